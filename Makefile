@@ -1,0 +1,42 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow check bench clean
+
+demo: .venv/run
+	$(BIN)/apdo train apdo point-gather --preset demo
+
+test: .venv/test
+	$(BIN)/python -m pytest -n 2
+
+test-slow: .venv/test
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: .venv/run
+	$(BIN)/python -m benchmarks.cpu
+
+clean:
+	rm -rf .venv
+
+# One virtual environment, in three fillings; each is made again when the dependencies change.
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "apdo needs Python 3.11 or newer; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/run: .venv/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/test: .venv/run
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+.venv/dev: .venv/test
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

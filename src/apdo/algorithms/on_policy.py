@@ -1,0 +1,76 @@
+"""What the on-policy algorithms share: acting by sampling, and what a batch says of the policy that drew it."""
+
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo.algorithms import primal_steps
+from apdo.core import critics, gaussian
+from apdo.core.advantage import EpisodeSummary, summarise
+from apdo.core.data import Transition, flatten
+from apdo.problem import Problem
+
+
+class HasPolicy(Protocol):
+    """A state that holds a stochastic policy."""
+
+    @property
+    def policy(self) -> gaussian.Policy:
+        """π_k."""
+        ...
+
+
+def act(
+    config: Any,  # noqa: ARG001
+    state: HasPolicy,
+    memory: tuple[()],
+    observation: Float[Array, " O"],
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, " A"], tuple[()]]:
+    """a ~ π_k(·|s)."""
+    return state.policy(observation).sample(key), memory
+
+
+def memory(config: Any, problem: Problem) -> tuple[()]:  # noqa: ARG001
+    """A stationary policy remembers nothing between steps."""
+    return ()
+
+
+def learned_policy(state: HasPolicy) -> gaussian.Policy:
+    """What the algorithm has learned, as a function from an observation to an action distribution."""
+    return state.policy
+
+
+def estimate(
+    problem: Problem, critic: critics.Critic, batch: Transition, trace: float, cost_trace: float
+) -> critics.Estimates:
+    """Advantages and value targets of the reward and of each cost, in this order."""
+    m = problem.constraints
+    signal = jnp.concatenate([batch.reward[..., None], batch.cost], axis=-1)
+    discount = jnp.asarray([problem.discount] + [problem.cost_discount] * m)
+    traces = jnp.asarray([trace] + [cost_trace] * m)
+    return critics.estimate(critic, batch, signal, discount, traces)
+
+
+def samples(batch: Transition, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
+    """The batch as unordered samples for a primal step."""
+    flat = flatten(batch)
+    return primal_steps.Samples(observation=flat.observation, action=flat.action, advantage=advantage.reshape(-1))
+
+
+def summary(problem: Problem, batch: Transition) -> EpisodeSummary:
+    """R(π_k) and C(π_k), from this batch alone."""
+    return summarise(batch, problem.discount, problem.cost_discount)
+
+
+def measure(problem: Problem, batch: Transition) -> dict[str, Array]:
+    """The summary as metrics."""
+    episodes = summary(problem, batch)
+    return {
+        "return": episodes.undiscounted_return,
+        "discounted_return": episodes.discounted_return,
+        "cost": episodes.constrained_cost,
+        "undiscounted_cost": episodes.undiscounted_cost,
+        "episode_length": episodes.length,
+    }

@@ -1,0 +1,275 @@
+"""Primal-dual DDPG (paper, appendix A, Algorithm 2): an off-policy solver of constrained problems.
+
+Critics Q_R, Q_C1..Q_Cm and an actor μ are trained on transitions from a replay buffer, and so are the multipliers:
+
+    y = r + γ Q'_R(s', μ'(s')),  z_i = c_i + γ_c Q'_Ci(s', μ'(s'))      no bootstrap through a terminated step
+    Q_R, Q_C   minimise the mean of (y - Q_R(s, a))² and (z_i - Q_Ci(s, a))²
+    μ          ascends the mean of  Q_R(s, μ(s)) - Σ_i λ_i Q_Ci(s, μ(s))
+    λ_i        ← [λ_i + rate · mean(Q_Ci(s, μ(s)) - d_i)]⁺
+    targets    ← τ · learned + (1 - τ) · targets
+
+λ^OFF is the mean of λ over all iterations, since the path itself keeps swinging. The learner needs no environment: APDO
+trains it on the buffer alone (`learn`). As an algorithm of its own (`step`) it also fills the buffer, exploring with noise.
+"""
+
+import dataclasses
+from functools import partial
+from math import inf
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import random
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from apdo.algorithms import on_policy
+from apdo.core import deterministic, networks, noise, replay
+from apdo.core.data import Transition, flatten
+from apdo.options import OURS, PAPER, one_of, option
+from apdo.problem import Problem
+
+BLOCK = 100
+"""Iterations whose minibatches are drawn together: one large gather instead of many small ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """Settings of the off-policy learner itself."""
+
+    critic_hidden: tuple[int, ...] = option((100, 100), "hidden layers of each critic, tanh", PAPER)
+    actor_hidden: tuple[int, ...] = option((64, 32), "hidden layers of the actor, tanh", PAPER)
+    output_bound: float = option(3e-3, "the last layers' weights start uniform within ± this", "the DDPG paper", above=0.0)
+    critic_rate: float = option(1e-3, "Adam's learning rate for the critics", PAPER, above=0.0)
+    actor_rate: float = option(1e-3, "Adam's learning rate for the actor", PAPER, above=0.0)
+    dual_rate: float = option(1e-2, "step of dual ascent in one iteration", PAPER, above=0.0)
+    dual_states: str = option(
+        "batch",
+        "states at which the dual gradient is taken: those of the minibatch, or only starts of episodes",
+        PAPER,
+        choices=one_of("batch", "starts"),
+    )
+    initial_multiplier: float = option(0.0, "where the multipliers start", OURS, within=(0.0, inf))
+    target_rate: float = option(0.001, "τ, by which the target networks follow", PAPER, within=(0.0, 1.0))
+    minibatch: int = option(64, "transitions in one iteration", PAPER, above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of primal-dual DDPG with an environment."""
+
+    learner: Learner = option(Learner(), "the off-policy learner", PAPER)
+    exploration: noise.Config = option(
+        noise.OrnsteinUhlenbeck(), "the exploration noise", "the DDPG paper", choices=noise.CHOICES
+    )
+    replay_capacity: int = option(1_000_000, "transitions that the buffer holds", PAPER, above=0)
+    updates: float = option(1.0, "iterations per environment step", PAPER, above=0.0)
+
+
+class Networks(eqx.Module):
+    """The critics (reward first, then the costs, in one stack) and the actor."""
+
+    critics: networks.MLP
+    actor: networks.MLP
+
+    def q(self, s: Float[Array, "B O"], a: Float[Array, "B A"]) -> Float[Array, "K B"]:
+        """(Q_R, Q_C1..Q_Cm) at each state and action."""
+        return networks.apply_stack(self.critics, jnp.concatenate([s, a], axis=-1))
+
+    def mu(self, s: Float[Array, "B O"]) -> Float[Array, "B A"]:
+        """μ at each state."""
+        return jax.vmap(self.actor)(s)
+
+
+class LearnerState(eqx.Module):
+    """Everything that the next iteration needs, besides the buffer."""
+
+    learned: Networks
+    target: Networks
+    critic_optimiser: optax.OptState
+    actor_optimiser: optax.OptState
+    multiplier: Float[Array, " M"]
+    multiplier_mean: Float[Array, " M"]
+    """The mean of λ over all iterations so far: λ^OFF."""
+    critic_cost: Float[Array, " M"]
+    """What the cost critics say of the actor, averaged over the last block: the dual gradient plus d."""
+    iteration: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+class State(eqx.Module):
+    """Everything that the next epoch needs."""
+
+    learner: LearnerState
+    buffer: replay.Replay
+
+
+def start(config: Learner, problem: Problem, key: PRNGKeyArray) -> LearnerState:
+    """Random networks, targets equal to them, multipliers as configured (lines 1 to 3)."""
+    critic_key, actor_key, run_key = random.split(key, 3)
+    o, a, bound = problem.observation_size, problem.action_size, config.output_bound
+    learned = Networks(
+        critics=networks.stack(critic_key, 1 + problem.constraints, o + a, config.critic_hidden, output_bound=bound),
+        actor=networks.mlp(actor_key, o, config.actor_hidden, a, output_bound=bound),
+    )
+    multiplier = jnp.full((problem.constraints,), config.initial_multiplier)
+    return LearnerState(
+        learned=learned,
+        target=learned,
+        critic_optimiser=optax.adam(config.critic_rate).init(learned.critics),
+        actor_optimiser=optax.adam(config.actor_rate).init(learned.actor),
+        multiplier=multiplier,
+        multiplier_mean=jnp.zeros_like(multiplier),
+        critic_cost=jnp.zeros_like(multiplier),
+        iteration=jnp.asarray(0),
+        key=run_key,
+    )
+
+
+def learn(
+    config: Learner, problem: Problem, state: LearnerState, buffer: replay.Replay, iterations: Int[Array, ""]
+) -> LearnerState:
+    """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment."""
+    starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
+    end = state.iteration + iterations
+
+    def block(state: LearnerState) -> LearnerState:
+        minibatch_key, start_key = random.split(random.fold_in(state.key, state.iteration))
+        batches = replay.sample(buffer, minibatch_key, (BLOCK, config.minibatch))
+        if starts is None:
+            dual_states = batches.observation
+        else:
+            rows, count = starts
+            chosen = rows[random.randint(start_key, (BLOCK, config.minibatch), 0, count)]
+            dual_states = replay.take(buffer, chosen).observation
+
+        def one(i: Int[Array, ""], carry: tuple[LearnerState, Array, Array]) -> tuple[LearnerState, Array, Array]:
+            state, multipliers, costs = carry
+            batch, dual_at = jax.tree.map(lambda leaf: leaf[i], (batches, dual_states))
+            state, cost = iterate(config, problem, state, batch, dual_at)
+            return state, multipliers + state.multiplier, costs + cost
+
+        count = jnp.minimum(BLOCK, end - state.iteration)
+        nothing = jnp.zeros_like(state.multiplier)
+        after, multipliers, costs = jax.lax.fori_loop(0, count, one, (state, nothing, nothing))
+        share = count / after.iteration
+        mean = state.multiplier_mean + share * (multipliers / count - state.multiplier_mean)
+        return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, (mean, costs / count))
+
+    return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
+
+
+def iterate(
+    config: Learner,
+    problem: Problem,
+    state: LearnerState,
+    batch: Transition,
+    dual_states: Float[Array, "B O"],
+) -> tuple[LearnerState, Float[Array, " M"]]:
+    """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
+
+    The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this iteration.
+    """
+    target = targets(problem, state.target, batch)
+    s = batch.observation
+
+    def critic_loss(critics: networks.MLP) -> Float[Array, ""]:
+        error = target - Networks(critics, state.learned.actor).q(s, batch.action)
+        return jnp.sum(jnp.mean(jnp.square(error), axis=-1))
+
+    gradient = jax.grad(critic_loss)(state.learned.critics)
+    update, critic_optimiser = optax.adam(config.critic_rate).update(gradient, state.critic_optimiser)
+    critics = optax.apply_updates(state.learned.critics, update)
+
+    weight = jnp.concatenate([jnp.ones(1), -state.multiplier])
+
+    def actor_loss(actor: networks.MLP) -> tuple[Float[Array, ""], Float[Array, " M"]]:
+        candidate = Networks(critics, actor)
+        q = jnp.mean(candidate.q(s, candidate.mu(s)), axis=-1)
+        return -jnp.vdot(weight, q), q[1:]
+
+    gradient, cost = jax.grad(actor_loss, has_aux=True)(state.learned.actor)
+    update, actor_optimiser = optax.adam(config.actor_rate).update(gradient, state.actor_optimiser)
+    actor = optax.apply_updates(state.learned.actor, update)
+    if config.dual_states == "starts":
+        judged = Networks(critics, state.learned.actor)
+        cost = jnp.mean(judged.q(dual_states, judged.mu(dual_states))[1:], axis=-1)
+
+    learned = Networks(critics=critics, actor=actor)
+    after = LearnerState(
+        learned=learned,
+        target=jax.tree.map(partial(_follow, config.target_rate), learned, state.target),
+        critic_optimiser=critic_optimiser,
+        actor_optimiser=actor_optimiser,
+        multiplier=jnp.maximum(state.multiplier + config.dual_rate * (cost - problem.limit), 0.0),
+        multiplier_mean=state.multiplier_mean,
+        critic_cost=state.critic_cost,
+        iteration=state.iteration + 1,
+        key=state.key,
+    )
+    return after, cost
+
+
+def targets(problem: Problem, target: Networks, batch: Transition) -> Float[Array, "K B"]:
+    """(y, z_1..z_m) of line 12; at a terminated step they are the reward and the costs alone."""
+    now = jnp.concatenate([batch.reward[None], batch.cost.T])
+    after = target.q(batch.next_observation, target.mu(batch.next_observation))
+    discount = jnp.asarray([problem.discount] + [problem.cost_discount] * problem.constraints)
+    alive = 1.0 - batch.terminated.astype(now.dtype)
+    return now + discount[:, None] * alive[None] * after
+
+
+def _follow(rate: float, learned: Array, target: Array) -> Array:
+    return rate * learned + (1.0 - rate) * target
+
+
+def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
+    """Random networks and an empty buffer."""
+    return State(
+        learner=start(config.learner, problem, key),
+        buffer=empty_buffer(problem, config.replay_capacity),
+    )
+
+
+def empty_buffer(problem: Problem, capacity: int) -> replay.Replay:
+    """A buffer for the transitions of a problem."""
+    return replay.init(
+        capacity, problem.batch, problem.observation_size, problem.action_size, problem.constraints
+    )
+
+
+def memory(config: Config, problem: Problem) -> Float[Array, " A"]:  # noqa: ARG001
+    """The exploration noise before an episode's first step (line 5)."""
+    return noise.start(problem.action_size)
+
+
+def act(
+    config: Config, state: State, memory: Float[Array, " A"], observation: Float[Array, " O"], key: PRNGKeyArray
+) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
+    """a = μ(s) + N_t (line 8)."""
+    memory = noise.advance(config.exploration, memory, key)
+    return state.learner.learned.actor(observation) + memory, memory
+
+
+def learned_policy(state: State) -> deterministic.Policy:
+    """The actor, without noise."""
+    return deterministic.Policy(mean=state.learner.learned.actor)
+
+
+def step(
+    config: Config,
+    problem: Problem,
+    state: State,
+    batch: Transition,
+    key: PRNGKeyArray,  # noqa: ARG001
+) -> tuple[State, dict[str, Array]]:
+    """One epoch: store what the noisy actor did, then as many iterations as it made steps (lines 10 to 16)."""
+    buffer = replay.insert(state.buffer, flatten(batch))
+    iterations = jnp.asarray(max(1, round(config.updates * problem.batch)))
+    learner = learn(config.learner, problem, state.learner, buffer, iterations)
+    metrics = on_policy.measure(problem, batch) | {
+        "multiplier": learner.multiplier,
+        "multiplier_mean": learner.multiplier_mean,
+        "critic_cost": learner.critic_cost,
+    }
+    return State(learner=learner, buffer=buffer), metrics

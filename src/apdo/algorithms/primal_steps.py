@@ -1,0 +1,189 @@
+"""On-policy likelihood-ratio steps: π_{k+1} from samples of π_k and their advantages (paper, Algorithm 1, line 5).
+
+Each maximises the surrogate  E[π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, and differs in what "near" means:
+TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step unchecked; the
+plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and takes many.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from apdo.core import minibatch, trust_region
+from apdo.core.gaussian import Policy
+from apdo.options import OURS, option
+
+
+@dataclasses.dataclass(frozen=True)
+class Trpo(trust_region.LineSearch):
+    """Trust region policy optimisation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NaturalGradient(trust_region.Curvature):
+    """The trust region's full step, without a line search."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelihoodRatio:
+    """REINFORCE: one Adam step along the likelihood-ratio gradient."""
+
+    rate: float = option(0.01, "Adam's learning rate", OURS, above=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ppo:
+    """Proximal policy optimisation with a clipped ratio."""
+
+    clip: float = option(0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0)
+    rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
+    passes: int = option(10, "passes over the batch", "the PPO paper", above=0)
+    minibatch: int = option(2000, "samples in one gradient step", OURS, above=0)
+    gradient_norm: float = option(0.5, "longer gradients are scaled down to this norm", OURS, above=0.0)
+
+
+Config = Trpo | NaturalGradient | LikelihoodRatio | Ppo
+CHOICES = {"trpo": Trpo, "natural": NaturalGradient, "reinforce": LikelihoodRatio, "ppo": Ppo}
+
+
+class Samples(eqx.Module):
+    """B on-policy samples and the advantage of each action."""
+
+    observation: Float[Array, "B O"]
+    action: Float[Array, "B A"]
+    advantage: Float[Array, " B"]
+
+
+class Surrogate(eqx.Module):
+    """The samples seen from the policy that drew them, as functions of a flat parameter vector."""
+
+    samples: Samples
+    old: eqx.Module
+    old_log_prob: Float[Array, " B"]
+
+    @staticmethod
+    def around(policy: Policy, samples: Samples) -> "Surrogate":
+        """The surrogate of `policy`'s own samples."""
+        old = jax.vmap(policy)(samples.observation)
+        log_prob = jax.vmap(lambda d, a: d.log_prob(a))(old, samples.action)
+        return Surrogate(samples=samples, old=old, old_log_prob=log_prob)
+
+    def ratio(self, policy: Policy) -> Float[Array, " B"]:
+        """π(a|s)/π_k(a|s) at each sample."""
+        log_prob = jax.vmap(lambda o, a: policy(o).log_prob(a))(self.samples.observation, self.samples.action)
+        return jnp.exp(log_prob - self.old_log_prob)
+
+    def kl(self, policy: Policy) -> Float[Array, ""]:
+        """Mean KL(π_k ‖ π) over the samples."""
+        new = jax.vmap(policy)(self.samples.observation)
+        return jnp.mean(jax.vmap(lambda old, new: old.kl(new))(self.old, new))
+
+
+def init(config: Config, policy: Policy) -> optax.OptState:
+    """The optimiser state that the step carries from epoch to epoch; empty for the trust-region steps."""
+    optimiser = _optimiser(config)
+    return () if optimiser is None else optimiser.init(ravel_pytree(policy)[0])
+
+
+def improve(
+    config: Config, policy: Policy, optimiser: optax.OptState, samples: Samples, key: PRNGKeyArray
+) -> tuple[Policy, optax.OptState, dict[str, Array]]:
+    """One primal step."""
+    surrogate = Surrogate.around(policy, samples)
+    parameters, unravel = ravel_pytree(policy)
+    accepted = jnp.asarray(True)
+    match config:
+        case Trpo():
+            parameters, accepted = _trust_region_step(config, surrogate, policy)
+        case NaturalGradient():
+            parameters = parameters + natural_step(config, surrogate, policy)
+        case LikelihoodRatio():
+            parameters, optimiser = _likelihood_ratio_step(config, surrogate, policy, optimiser)
+        case Ppo():
+            parameters, optimiser = _clipped_steps(config, surrogate, policy, optimiser, key)
+    new = unravel(parameters)
+    metrics = {
+        "kl": surrogate.kl(new),
+        "surrogate_gain": jnp.mean((surrogate.ratio(new) - 1.0) * samples.advantage),
+        "step_accepted": accepted.astype(jnp.float32),
+        "entropy": jnp.mean(jax.vmap(lambda o: new(o).entropy())(samples.observation[:1])),
+    }
+    return new, optimiser, metrics
+
+
+def fisher(config: trust_region.Curvature, policy: Policy, observation: Float[Array, "B O"]) -> trust_region.Product:
+    """The Fisher product at `policy`, estimated on every n-th sample, with n from the configured fraction."""
+    parameters, unravel = ravel_pytree(policy)
+    stride = max(1, round(1.0 / config.fraction))
+    subset = observation[::stride]
+    return trust_region.fisher_product(lambda theta: jax.vmap(unravel(theta))(subset), parameters, config.damping)
+
+
+def natural_step(config: trust_region.Curvature, surrogate: Surrogate, policy: Policy) -> Float[Array, " P"]:
+    """H⁻¹g, scaled to the edge of the trust region."""
+    gradient = jax.grad(lambda p: jnp.mean(surrogate.ratio(p) * surrogate.samples.advantage))(policy)
+    product = fisher(config, policy, surrogate.samples.observation)
+    direction = trust_region.conjugate_gradient(product, ravel_pytree(gradient)[0], config.iterations)
+    return trust_region.full_step(product, direction, config.radius)
+
+
+def _trust_region_step(config: Trpo, surrogate: Surrogate, policy: Policy) -> tuple[Float[Array, " P"], Bool[Array, ""]]:
+    parameters, unravel = ravel_pytree(policy)
+    before = jnp.mean(surrogate.samples.advantage)
+
+    def acceptable(theta: Float[Array, " P"]) -> Bool[Array, ""]:
+        candidate = unravel(theta)
+        gain = jnp.mean(surrogate.ratio(candidate) * surrogate.samples.advantage) - before
+        return (gain > 0.0) & (surrogate.kl(candidate) <= config.radius)
+
+    step = natural_step(config, surrogate, policy)
+    found = trust_region.backtrack(acceptable, parameters, step, config.shrink, config.trials)
+    return found.parameters, found.accepted
+
+
+def _likelihood_ratio_step(
+    config: LikelihoodRatio, surrogate: Surrogate, policy: Policy, state: optax.OptState
+) -> tuple[Float[Array, " P"], optax.OptState]:
+    parameters, _ = ravel_pytree(policy)
+    gradient = jax.grad(lambda p: -jnp.mean(surrogate.ratio(p) * surrogate.samples.advantage))(policy)
+    updates, state = optax.adam(config.rate).update(ravel_pytree(gradient)[0], state)
+    return optax.apply_updates(parameters, updates), state
+
+
+def _clipped_steps(
+    config: Ppo, surrogate: Surrogate, policy: Policy, state: optax.OptState, key: PRNGKeyArray
+) -> tuple[Float[Array, " P"], optax.OptState]:
+    parameters, unravel = ravel_pytree(policy)
+    optimiser = _optimiser(config)
+    assert optimiser is not None
+
+    def loss(theta: Float[Array, " P"], part: Surrogate) -> Float[Array, ""]:
+        ratio = part.ratio(unravel(theta))
+        clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
+        return -jnp.mean(jnp.minimum(ratio * part.samples.advantage, clipped * part.samples.advantage))
+
+    def descend(carry: tuple[Array, optax.OptState], part: Surrogate) -> tuple[tuple[Array, optax.OptState], None]:
+        theta, state = carry
+        gradient = jax.grad(loss)(theta, part)
+        updates, state = optimiser.update(gradient, state)
+        return (optax.apply_updates(theta, updates), state), None
+
+    (parameters, state), _ = minibatch.sweep(
+        descend, (parameters, state), surrogate, key, size=config.minibatch, passes=config.passes
+    )
+    return parameters, state
+
+
+def _optimiser(config: Config) -> optax.GradientTransformation | None:
+    match config:
+        case LikelihoodRatio():
+            return optax.adam(config.rate)
+        case Ppo():
+            return optax.chain(optax.clip_by_global_norm(config.gradient_norm), optax.adam(config.rate))
+        case _:
+            return None

@@ -1,0 +1,67 @@
+"""TRPO (Schulman et al. 2015): maximise R(π) with no regard to the constraints.
+
+The reference that shows what a task pays when nothing is forbidden; costs are measured and reported, never used.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import optax
+from jax import random
+from jaxtyping import Array, PRNGKeyArray
+
+from apdo.algorithms import on_policy, primal_steps
+from apdo.core import critics, gaussian
+from apdo.core.advantage import standardise
+from apdo.core.data import Transition, flatten
+from apdo.options import PAPER, option
+from apdo.problem import Problem
+
+act = on_policy.act
+memory = on_policy.memory
+learned_policy = on_policy.learned_policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of TRPO."""
+
+    primal: primal_steps.Config = option(primal_steps.Trpo(), "the policy step", PAPER, choices=primal_steps.CHOICES)
+    policy: gaussian.Config = option(gaussian.Config(), "the policy network", PAPER)
+    critic: critics.Config = option(critics.Config(), "the value function", PAPER)
+    trace: float = option(0.95, "λ of generalised advantage estimation", PAPER, within=(0.0, 1.0))
+
+
+class State(eqx.Module):
+    """Everything that the next epoch needs."""
+
+    policy: gaussian.Policy
+    optimiser: optax.OptState
+    critic: critics.Critic
+
+
+def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
+    """A fresh policy and value function."""
+    policy_key, critic_key = random.split(key)
+    policy = gaussian.policy(config.policy, policy_key, problem.observation_size, problem.action_size)
+    return State(
+        policy=policy,
+        optimiser=primal_steps.init(config.primal, policy),
+        critic=critics.init(config.critic, critic_key, problem.observation_size, signals=1),
+    )
+
+
+def step(
+    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
+) -> tuple[State, dict[str, Array]]:
+    """One epoch: advantages, policy step, value fit."""
+    primal_key, critic_key = random.split(key)
+    discount, trace = jnp.asarray([problem.discount]), jnp.asarray([config.trace])
+    estimates = critics.estimate(state.critic, batch, batch.reward[..., None], discount, trace)
+    samples = on_policy.samples(batch, standardise(estimates.advantage[..., 0]))
+    policy, optimiser, metrics = primal_steps.improve(config.primal, state.policy, state.optimiser, samples, primal_key)
+    targets = estimates.target.reshape(-1, 1)
+    fitted, error = critics.fit(config.critic, state.critic, critic_key, flatten(batch).observation, targets)
+    metrics |= on_policy.measure(problem, batch) | {"value_error": error[0]}
+    return State(policy=policy, optimiser=optimiser, critic=fitted), metrics

@@ -1,0 +1,321 @@
+"""The command line.
+
+    apdo train ALGORITHM ENVIRONMENT [options]
+    apdo evaluate RUN
+    apdo plot RUN...
+    apdo list
+
+Options and their help come from the configurations themselves (`apdo.options`). JAX is imported only by commands that
+compute, so that `--help` and mistakes in a name answer at once.
+"""
+
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from apdo import __version__
+from apdo.algorithms import ALGORITHMS
+from apdo.envs import ENVIRONMENTS
+from apdo.errors import InvalidInput, NumericalFailure, unknown
+
+USAGE = """\
+apdo: constrained reinforcement learning in JAX
+
+  apdo train ALGORITHM ENVIRONMENT [options]   train, with a live display, into a run folder
+  apdo evaluate RUN [options]                  play fresh episodes with the policies of a run
+  apdo plot RUN... [options]                   return, cost and multiplier as a picture
+  apdo list                                    algorithms, environments, presets
+  apdo --version
+
+  apdo COMMAND --help says what a command takes, with every default and where it comes from.
+
+  for instance: apdo train apdo point-gather --seeds 8 --k-adj 5
+"""
+
+TRAIN_USAGE = """\
+apdo train ALGORITHM ENVIRONMENT [options]
+
+  Trains and writes a run folder: run.json, metrics.jsonl (a line per epoch and seed), checkpoints/, curves.png, curves.svg.
+
+  --preset NAME            options by the set: {presets}
+  --out DIR                the run folder (default: runs/ALGORITHM-ENVIRONMENT-TIME); must not exist
+  --quiet                  no display
+"""
+
+EVALUATE_USAGE = """\
+apdo evaluate RUN [options]
+
+  Plays fresh episodes with the newest policies of a run, both with and without their exploration, and prints means with
+  95 % confidence intervals next to the limits.
+
+  --episodes N             episodes for each policy and mode (default: 1000)
+  --seed N                 which fresh episodes (default: 0)
+"""
+
+PLOT_USAGE = """\
+apdo plot RUN... [options]
+
+  Draws return, cost with its limit and multiplier of one run or several: the interquartile mean over seeds, its 95 %
+  bootstrap interval, and every seed faintly.
+
+  --out FILE               a .png, .svg or .pdf file, or a name without ending for .png and .svg (default: curves)
+  --title TEXT             printed above
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: exit status 2 for what cannot be done, 3 for a numerical failure, 130 for an interruption."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _dispatch(given)
+    except InvalidInput as error:
+        _stop(f"apdo: {error}", 2)
+    except NumericalFailure as error:
+        _stop(f"apdo: {error}", 3)
+    except KeyboardInterrupt:
+        _stop("apdo: interrupted.", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+
+
+def _stop(message: str, status: int) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(status)
+
+
+def _dispatch(given: list[str]) -> None:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return
+    if given[0] == "--version":
+        print(f"apdo {__version__}")
+        return
+    command, rest = given[0], given[1:]
+    if command not in COMMANDS:
+        raise unknown("command", command, COMMANDS)
+    COMMANDS[command](rest)
+
+
+def _train(given: list[str]) -> None:
+    names = [word for word in given if not word.startswith("-")][:2]
+    wants_help = any(word in ("-h", "--help") for word in given)
+    if wants_help and (not given or given[0].startswith("-")):
+        print(_train_usage() + "\n  Give an algorithm (and an environment) before --help to see all options:")
+        print(_table([(name, what) for name, (_, what) in ALGORITHMS.items()]))
+        return
+    if given and given[0] not in ALGORITHMS and not given[0].startswith("-"):
+        raise unknown("algorithm", given[0], ALGORITHMS)
+    if wants_help:
+        environment = names[1] if len(names) > 1 and names[1] in ENVIRONMENTS else next(iter(ENVIRONMENTS))
+        print(_train_usage() + _options_help(given[0], environment), end="")
+        return
+    if len(given) < 2 or given[0].startswith("-") or given[1].startswith("-"):
+        raise InvalidInput("train needs an algorithm and an environment first, as in: apdo train apdo point-gather.")
+    algorithm, environment, rest = given[0], given[1], given[2:]
+    if environment not in ENVIRONMENTS:
+        raise unknown("environment", environment, ENVIRONMENTS)
+    from apdo import algorithms, envs
+    from apdo.experiment import settings
+
+    switches = [
+        name
+        for config in (settings.Settings(), algorithms.find(algorithm).Config(), envs.find(environment)())
+        for name, option in _switches(config)
+    ]
+    changes = _pairs(rest, flags={"quiet", *switches})
+    preset, out, quiet = changes.pop("preset", None), changes.pop("out", None), changes.pop("quiet", False)
+    experiment = settings.specify(algorithm, environment, changes, preset)
+    _check_new(Path(out) if out else None)
+    from apdo.experiment import runner
+
+    if experiment.note and not quiet:
+        print(experiment.note)
+    result = runner.run(experiment, Path(out) if out else None, quiet=bool(quiet))
+    pictures = _draw([result.path], result.path / "curves", None)
+    if not quiet:
+        print(f"results: {result.path} (run.json, metrics.jsonl, checkpoints)")
+        print(f"picture: {', '.join(str(picture) for picture in pictures)}")
+        print(f"next:    apdo evaluate {result.path}")
+
+
+def _check_new(folder: Path | None) -> None:
+    if folder is not None and folder.exists():
+        raise InvalidInput(f"the run folder {folder} exists already; choose another with --out or remove it.")
+
+
+def _evaluate(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(EVALUATE_USAGE, end="")
+        return
+    if not given or given[0].startswith("-"):
+        raise InvalidInput("evaluate needs a run folder, as in: apdo evaluate runs/demo.")
+    changes = _pairs(given[1:], known=("episodes", "seed"))
+    episodes, seed = _count(changes, "episodes", 1000), _count(changes, "seed", 0)
+    from apdo.report import runs
+
+    runs.read_description(Path(given[0]))
+    from apdo.experiment import evaluation, runner
+
+    experiment, training, state = evaluation.load_run(given[0])
+    policies = runner.policies_of(training, state.algorithm)
+    print(f"{experiment.algorithm} on {experiment.environment}, {episodes} fresh episodes each, 95 % intervals")
+    limits = dict(zip(training.environment.cost_names, training.problem.limits, strict=True))
+    for i, policy in enumerate(policies):
+        for deterministic in (False, True):
+            found = evaluation.evaluate(policy, training, episodes, deterministic, seed)
+            mode = "deterministic" if deterministic else "stochastic"
+            costs = "  ".join(
+                f"{name} {_interval(cost)} (limit {limit:g}: {_verdict(cost, limit)})"
+                for (name, limit), cost in zip(limits.items(), found.constrained_cost, strict=True)
+            )
+            print(f"  seed {experiment.settings.seed + i}  {mode:13}  return {_interval(found.undiscounted_return)}  {costs}")
+
+
+def _interval(estimate: Any) -> str:
+    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _verdict(cost: Any, limit: float) -> str:
+    if cost.high <= limit:
+        return "kept"
+    return "exceeded" if cost.low > limit else "undecided"
+
+
+def _plot(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(PLOT_USAGE, end="")
+        return
+    first_option = next((i for i, word in enumerate(given) if word.startswith("-")), len(given))
+    folders, changes = given[:first_option], _pairs(given[first_option:], known=("out", "title"))
+    if not folders:
+        raise InvalidInput("plot needs at least one run folder, as in: apdo plot runs/demo.")
+    for picture in _draw([Path(folder) for folder in folders], Path(changes.get("out", "curves")), changes.get("title")):
+        print(picture)
+
+
+def _draw(folders: list[Path], out: Path, title: str | None) -> list[Path]:
+    from apdo.report import plot, runs
+
+    return plot.plot([runs.read(folder) for folder in folders], out, title)
+
+
+def _list(given: list[str]) -> None:
+    if given and given[0] not in ("-h", "--help"):
+        raise InvalidInput(f"list takes no arguments, and was given {given[0]!r}.")
+    from apdo.experiment.presets import PRESETS
+
+    print("algorithms\n" + _table([(name, what) for name, (_, what) in ALGORITHMS.items()]))
+    print("environments\n" + _table([(name, what) for name, (_, _, what) in ENVIRONMENTS.items()]))
+    print("presets\n" + _table([(name, preset.what) for name, preset in PRESETS.items()]))
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "plot": _plot,
+    "list": _list,
+}
+
+
+def _pairs(words: list[str], flags: set[str] | None = None, known: Sequence[str] | None = None) -> dict[str, Any]:
+    """--name value, --name=value and, for flags, --name alone or --no-name, as a dictionary with "_" for "-"."""
+    pairs: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise InvalidInput(f"an option was expected where {word!r} stands; options begin with --.")
+        name, has_value, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if known is not None and name not in known:
+            raise unknown("option", word, [f"--{option}" for option in known])
+        if has_value:
+            pairs[name] = value
+        elif flags and name in flags:
+            pairs[name] = True
+        elif flags and name.removeprefix("no_") in flags:
+            pairs[name.removeprefix("no_")] = False
+        elif rest and not rest[0].startswith("--"):
+            pairs[name] = rest.pop(0)
+        else:
+            pairs[name] = None
+    missing = [name for name, value in pairs.items() if value is None]
+    if missing and known is not None:
+        raise InvalidInput(f"--{missing[0]} needs a value.")
+    return pairs
+
+
+def _count(changes: dict[str, Any], name: str, default: int) -> int:
+    value = changes.get(name, default)
+    try:
+        number = int(value)
+    except ValueError:
+        raise InvalidInput(f"--{name} must be a whole number, not {value!r}.") from None
+    if number < 0:
+        raise InvalidInput(f"--{name} must not be negative, and is {number}.")
+    return number
+
+
+def _switches(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found += _switches(value, f"{prefix}{field.name}.")
+        elif isinstance(value, bool):
+            found.append((prefix + field.name, field))
+    return found
+
+
+def _train_usage() -> str:
+    from apdo.experiment.presets import PRESETS
+
+    presets = "; ".join(f"{name} ({preset.what})" for name, preset in PRESETS.items())
+    return TRAIN_USAGE.format(presets=textwrap.fill(presets, 90, subsequent_indent=" " * 27))
+
+
+def _options_help(algorithm: str, environment: str) -> str:
+    from apdo import algorithms, envs
+    from apdo.experiment.settings import Settings
+
+    sections = [
+        ("the run", Settings()),
+        (algorithm, algorithms.find(algorithm).Config()),
+        (environment, envs.find(environment)()),
+    ]
+    return "".join(f"\n  {title}\n{_table(_rows(config))}\n" for title, config in sections)
+
+
+def _rows(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """(option, meaning, default and source) for every option, those of every choice included."""
+    rows = []
+    for field in dataclasses.fields(config):
+        value, about = getattr(config, field.name), field.metadata
+        name = f"--{prefix}{field.name}".replace("_", "-")
+        choices = about["choices"]
+        if dataclasses.is_dataclass(value):
+            kinds = choices or {"": type(value)}
+            if choices:
+                chosen = next(kind for kind, choice in choices.items() if choice is type(value))
+                rows.append((f"{name} {'|'.join(choices)}", f"{about['help']} [{chosen}; {about['source']}]"))
+            for kind, choice in kinds.items():
+                note = f" (with {name} {kind})" if kind else ""
+                rows += [(n, text + note) for n, text in _rows(choice(), f"{prefix}{field.name}.")]
+            continue
+        shown = ",".join(str(part) for part in value) if isinstance(value, tuple) else value
+        allowed = f" {'|'.join(choices)}" if choices else ""
+        rows.append((name + allowed, f"{about['help']} [{shown}; {about['source']}]"))
+    return rows
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    width = min(40, max(len(name) for name, _ in rows)) + 2
+    lines = []
+    for name, text in rows:
+        wrapped = textwrap.wrap(text, 118 - width - 4) or [""]
+        lines.append(f"    {name:<{width}}{wrapped[0]}" if len(name) < width else f"    {name}\n{' ' * (width + 4)}{wrapped[0]}")
+        lines += [" " * (width + 4) + line for line in wrapped[1:]]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Numerics: pure functions that know nothing of algorithms or environments."""

@@ -1,0 +1,93 @@
+"""Value functions V_k(s) of K signals (the reward, the costs) as one stack of networks."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo.core import minibatch, networks
+from apdo.core.advantage import gae
+from apdo.core.data import Transition
+from apdo.options import OURS, PAPER, option
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """How value functions are shaped and fitted."""
+
+    hidden: tuple[int, ...] = option((64, 32), "hidden layers of each value network", PAPER)
+    rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
+    passes: int = option(5, "passes over the batch in one fit", OURS, above=0)
+    minibatch: int = option(2000, "samples in one gradient step", OURS, above=0)
+
+
+class Critic(eqx.Module):
+    """K value networks and their optimiser."""
+
+    networks: networks.MLP
+    optimiser: optax.OptState
+
+
+def init(config: Config, key: PRNGKeyArray, observation_size: int, signals: int) -> Critic:
+    """Fresh value functions for K signals."""
+    values = networks.stack(key, signals, observation_size, config.hidden)
+    return Critic(networks=values, optimiser=optax.adam(config.rate).init(values))
+
+
+def values(critic: Critic, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch K"]:
+    """V_k at each observation."""
+    flat = observation.reshape(-1, observation.shape[-1])
+    return networks.apply_stack(critic.networks, flat).T.reshape(*observation.shape[:-1], -1)
+
+
+class Estimates(eqx.Module):
+    """Advantages of the sampled actions, and the targets that the value functions are to be fitted to."""
+
+    advantage: Float[Array, "T N K"]
+    target: Float[Array, "T N K"]
+
+
+def estimate(
+    critic: Critic,
+    batch: Transition,
+    signal: Float[Array, "T N K"],
+    discount: Float[Array, " K"],
+    trace: Float[Array, " K"],
+) -> Estimates:
+    """Advantages by GAE with the values as they stand before the fit; targets are value plus advantage."""
+    value = values(critic, batch.observation)
+    next_value = values(critic, batch.next_observation)
+    advantage = gae(signal, value, next_value, batch.terminated, batch.ended, discount, trace)
+    return Estimates(advantage=advantage, target=value + advantage)
+
+
+def fit(
+    config: Config, critic: Critic, key: PRNGKeyArray, observation: Float[Array, "B O"], target: Float[Array, "B K"]
+) -> tuple[Critic, Float[Array, " K"]]:
+    """The critic after least squares by Adam on shuffled minibatches, and the last pass's mean squared error by signal."""
+    optimiser = optax.adam(config.rate)
+
+    def loss(values: networks.MLP, o: Float[Array, "b O"], y: Float[Array, "b K"]) -> tuple[Array, Array]:
+        error = jnp.mean(jnp.square(networks.apply_stack(values, o) - y.T), axis=-1)
+        return jnp.sum(error), error
+
+    def descend(
+        carry: tuple[networks.MLP, optax.OptState], data: tuple[Array, Array]
+    ) -> tuple[tuple[networks.MLP, optax.OptState], Array]:
+        values, state = carry
+        gradient, error = jax.grad(loss, has_aux=True)(values, *data)
+        updates, state = optimiser.update(gradient, state)
+        return (optax.apply_updates(values, updates), state), error
+
+    (fitted, state), error = minibatch.sweep(
+        descend,
+        (critic.networks, critic.optimiser),
+        (observation, target),
+        key,
+        size=config.minibatch,
+        passes=config.passes,
+    )
+    return Critic(networks=fitted, optimiser=state), error

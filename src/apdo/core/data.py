@@ -1,0 +1,37 @@
+"""What a sampler hands to an algorithm.
+
+Axis legend, used in every annotation: T steps in time, N environments side by side, B = T·N samples, M constraints,
+O observation entries, A action entries, K value signals (the reward, then the costs), S seeds.
+"""
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Transition(eqx.Module):
+    """T steps of N environments, or any other leading axes; `next_observation` is the one before any reset.
+
+    A terminated step is followed by nothing: its value bootstraps from zero. A truncated one was cut off by a time limit:
+    it bootstraps from the value of `next_observation`. An episode that the end of the batch cuts off is neither.
+    """
+
+    observation: Float[Array, "*batch O"]
+    action: Float[Array, "*batch A"]
+    reward: Float[Array, "*batch"]
+    cost: Float[Array, "*batch M"]
+    next_observation: Float[Array, "*batch O"]
+    terminated: Bool[Array, "*batch"]
+    truncated: Bool[Array, "*batch"]
+    step: Int[Array, "*batch"]
+    """The step's index within its episode, from 0."""
+
+    @property
+    def ended(self) -> Bool[Array, "*batch"]:
+        """Whether the episode stops after this step, for either reason."""
+        return self.terminated | self.truncated
+
+
+def flatten(batch: Transition) -> Transition:
+    """[T, N] becomes [B]: the samples without their order."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)

@@ -1,0 +1,30 @@
+"""Deterministic policies, a = μ_θ(s), with the calls of a distribution."""
+
+import equinox as eqx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo.core import networks
+
+
+class Deterministic(eqx.Module):
+    """All mass on one action."""
+
+    action: Float[Array, " A"]
+
+    def sample(self, key: PRNGKeyArray) -> Float[Array, " A"]:  # noqa: ARG002
+        """The action."""
+        return self.action
+
+    def mode(self) -> Float[Array, " A"]:
+        """The action."""
+        return self.action
+
+
+class Policy(eqx.Module):
+    """μ_θ as a policy."""
+
+    mean: networks.MLP
+
+    def __call__(self, observation: Float[Array, " O"]) -> Deterministic:
+        """The action distribution at one observation."""
+        return Deterministic(action=self.mean(observation))

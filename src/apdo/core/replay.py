@@ -1,0 +1,110 @@
+"""A replay buffer on the device: a ring of packed transitions.
+
+Each transition is one row (s, a, r, c, s', terminated, step), so that a batch goes in with one copy and a minibatch comes
+out with one gather. Behind the ring lies a margin of one batch: an insertion that runs over the end lands in the margin
+and its overhang is then copied to the front, so that the cost of an insertion depends on the batch alone.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from apdo.core.data import Transition
+from apdo.errors import InvalidInput
+
+
+class Replay(eqx.Module):
+    """The ring; `capacity` rows are readable, of which min(inserted, capacity) are filled."""
+
+    rows: Float[Array, "R W"]
+    inserted: Int[Array, ""]
+    """Rows inserted since the beginning."""
+    capacity: int = eqx.field(static=True)
+    observation_size: int = eqx.field(static=True)
+    action_size: int = eqx.field(static=True)
+    constraints: int = eqx.field(static=True)
+
+    @property
+    def filled(self) -> Int[Array, ""]:
+        """Rows that hold a transition."""
+        return jnp.minimum(self.inserted, self.capacity)
+
+
+def init(capacity: int, batch: int, observation_size: int, action_size: int, constraints: int) -> Replay:
+    """An empty ring of `capacity` rows that takes batches of `batch` rows."""
+    if capacity < batch:
+        raise InvalidInput(f"the replay buffer holds {capacity} transitions, fewer than one batch of {batch}.")
+    width = 2 * observation_size + action_size + constraints + 3
+    return Replay(
+        rows=jnp.zeros((capacity + batch, width)),
+        inserted=jnp.asarray(0),
+        capacity=capacity,
+        observation_size=observation_size,
+        action_size=action_size,
+        constraints=constraints,
+    )
+
+
+def insert(replay: Replay, batch: Transition) -> Replay:
+    """The ring after B more transitions, the oldest ones overwritten."""
+    rows = _pack(batch)
+    count, width = rows.shape
+    start = replay.inserted % replay.capacity
+    ring = jax.lax.dynamic_update_slice(replay.rows, rows, (start, jnp.zeros_like(start)))
+    overhang = start + count - replay.capacity
+    margin = jax.lax.slice(ring, (replay.capacity, 0), (replay.capacity + count, width))
+    front = jnp.where((jnp.arange(count) < overhang)[:, None], margin, ring[:count])
+    ring = jax.lax.dynamic_update_slice(ring, front, (0, 0))
+    return eqx.tree_at(lambda r: (r.rows, r.inserted), replay, (ring, replay.inserted + count))
+
+
+def roll_back(keep: Bool[Array, ""], after: Replay, before: Replay) -> Replay:
+    """`after` where `keep`, else `before`: its count is restored, so rows beyond it no longer count as filled."""
+    inserted = jnp.where(keep, after.inserted, before.inserted)
+    return eqx.tree_at(lambda r: r.inserted, after, inserted)
+
+
+def sample(replay: Replay, key: PRNGKeyArray, shape: tuple[int, ...]) -> Transition:
+    """Transitions drawn uniformly, with replacement, from those in the ring."""
+    return take(replay, jax.random.randint(key, shape, 0, replay.filled))
+
+
+def episode_starts(replay: Replay) -> tuple[Int[Array, " C"], Int[Array, ""]]:
+    """The rows that begin an episode (packed to the front), and how many there are."""
+    first = (replay.rows[: replay.capacity, -1] == 0.0) & (jnp.arange(replay.capacity) < replay.filled)
+    return jnp.nonzero(first, size=replay.capacity, fill_value=0)[0], jnp.sum(first)
+
+
+def take(replay: Replay, index: Int[Array, "*shape"]) -> Transition:
+    """The transitions in the given rows."""
+    rows = replay.rows[index]
+    o, a, m = replay.observation_size, replay.action_size, replay.constraints
+    edges = [o, o + a, o + a + 1, o + a + 1 + m, 2 * o + a + 1 + m, 2 * o + a + 2 + m]
+    observation, action, reward, cost, next_observation, terminated, step = jnp.split(rows, edges, axis=-1)
+    return Transition(
+        observation=observation,
+        action=action,
+        reward=reward[..., 0],
+        cost=cost,
+        next_observation=next_observation,
+        terminated=terminated[..., 0] > 0.5,
+        truncated=jnp.zeros(index.shape, dtype=bool),
+        step=step[..., 0].astype(jnp.int32),
+    )
+
+
+def _pack(batch: Transition) -> Float[Array, "B W"]:
+    def column(values: Array) -> Float[Array, "B 1"]:
+        return values.astype(jnp.float32)[:, None]
+
+    columns = [
+        batch.observation,
+        batch.action,
+        column(batch.reward),
+        batch.cost,
+        batch.next_observation,
+        column(batch.terminated),
+        column(batch.step),
+    ]
+    return jnp.concatenate(columns, axis=-1)

@@ -1,0 +1,114 @@
+"""The pieces of a trust-region step: Fisher products, conjugate gradient, backtracking.
+
+Parameters are one flat vector θ. The Fisher matrix H of a policy at θ is the Hessian of θ' ↦ mean_s KL(π_θ ‖ π_θ') at
+θ' = θ; as π_θ(s) = p(f_θ(s)) it equals the mean over s of Jᵀ F J, with J the Jacobian of f and F the Fisher matrix of p.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from apdo.options import PAPER, PUBLISHED, option
+
+Vector = Float[Array, " P"]
+Product = Callable[[Vector], Vector]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curvature:
+    """How far a step may go, and how the Fisher matrix is solved for it."""
+
+    radius: float = option(0.01, "KL divergence that one step may cover", PAPER, above=0.0)
+    iterations: int = option(10, "conjugate-gradient iterations", PUBLISHED, above=0)
+    damping: float = option(1e-5, "added to the diagonal of the Fisher matrix", PUBLISHED, within=(0.0, 1.0))
+    fraction: float = option(0.2, "share of the batch that the Fisher matrix is estimated on", PUBLISHED, within=(0.001, 1.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class LineSearch(Curvature):
+    """A trust-region step: the natural direction, then backtracking."""
+
+    shrink: float = option(0.8, "factor by which a refused step is shortened", PUBLISHED, within=(0.01, 0.99))
+    trials: int = option(15, "steps tried before the old policy is kept", PUBLISHED, above=0)
+
+
+def fisher_product(distributions: Callable[[Vector], Any], parameters: Vector, damping: float) -> Product:
+    """v ↦ (H + damping·I) v.
+
+    `distributions` maps parameters to the action distributions at B observations. It is linearised once; each product is
+    one pass forward along v and one pass back.
+    """
+    distribution, forward = jax.linearize(distributions, parameters)
+    backward = jax.linear_transpose(forward, parameters)
+    samples = jax.tree.leaves(distribution)[0].shape[0]
+
+    def product(vector: Vector) -> Vector:
+        tangent = jax.vmap(lambda at, along: at.fisher(along))(distribution, forward(vector))
+        (pulled,) = backward(tangent)
+        return pulled / samples + damping * vector
+
+    return product
+
+
+def conjugate_gradient(
+    product: Product, target: Vector, iterations: int, tolerance: float = 1e-10
+) -> Vector:
+    """x with product(x) ≈ target, by conjugate gradient from zero.
+
+    It stops changing once the residual is `tolerance` times the target, in squared norm; a target of zero gives zero.
+    """
+    floor = tolerance * jnp.vdot(target, target)
+
+    def iterate(_: Int[Array, ""], carry: tuple[Vector, Vector, Vector, Float[Array, ""]]) -> tuple[Vector, Vector, Vector, Float[Array, ""]]:
+        x, residual, direction, squared = carry
+        image = product(direction)
+        going = squared > floor
+        length = jnp.where(going, squared / jnp.where(going, jnp.vdot(direction, image), 1.0), 0.0)
+        x = x + length * direction
+        residual = residual - length * image
+        squared_next = jnp.vdot(residual, residual)
+        direction = jnp.where(going, residual + (squared_next / jnp.where(going, squared, 1.0)) * direction, direction)
+        return x, residual, direction, jnp.where(going, squared_next, squared)
+
+    start = (jnp.zeros_like(target), target, target, jnp.vdot(target, target))
+    return jax.lax.fori_loop(0, iterations, iterate, start)[0]
+
+
+def full_step(product: Product, direction: Vector, radius: float) -> Vector:
+    """The direction, scaled so that the quadratic model of the KL, xᵀHx/2, equals the radius; zero stays zero."""
+    curvature = jnp.vdot(direction, product(direction))
+    return direction * jnp.sqrt(2.0 * radius / jnp.where(curvature > 0.0, curvature, jnp.inf))
+
+
+class Backtrack(eqx.Module):
+    """Where a line search ended."""
+
+    parameters: Vector
+    accepted: Bool[Array, ""]
+    trials: Int[Array, ""]
+
+
+def backtrack(
+    acceptable: Callable[[Vector], Bool[Array, ""]], parameters: Vector, step: Vector, shrink: float, trials: int
+) -> Backtrack:
+    """θ + shrink^j·step for the least j < trials that is acceptable; θ itself where none is.
+
+    A candidate whose quantities are NaN is not acceptable, and the next one is shorter.
+    """
+
+    def searching(carry: tuple[Int[Array, ""], Bool[Array, ""]]) -> Bool[Array, ""]:
+        trial, accepted = carry
+        return ~accepted & (trial < trials)
+
+    def attempt(carry: tuple[Int[Array, ""], Bool[Array, ""]]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+        trial, _ = carry
+        return trial + 1, acceptable(parameters + shrink**trial * step)
+
+    tried, accepted = jax.lax.while_loop(searching, attempt, (jnp.asarray(0), jnp.asarray(False)))
+    chosen = jnp.where(accepted, parameters + shrink ** (tried - 1) * step, parameters)
+    return Backtrack(parameters=chosen, accepted=accepted, trials=tried)

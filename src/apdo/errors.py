@@ -1,0 +1,20 @@
+"""The errors a user can meet, each one sentence long, with the exit status the command line gives it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InvalidInput(ValueError):
+    """What was asked for cannot be done; nothing has been started. Exit status 2."""
+
+
+class NumericalFailure(ArithmeticError):
+    """An update produced NaN or infinity; the last good state has been saved. Exit status 3."""
+
+
+def unknown(kind: str, given: str, known: Iterable[str]) -> InvalidInput:
+    """The error for a name that is none of those known, with the nearest one as a suggestion."""
+    known = sorted(known)
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
+    return InvalidInput(f"unknown {kind} {given!r}; {hint}")

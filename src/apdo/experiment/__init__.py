@@ -1,0 +1,1 @@
+"""Runs: their settings, their folders, and the runner that fills them."""

@@ -1,0 +1,101 @@
+"""How good a learned policy is, measured on fresh episodes that it was not trained on."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from scipy import stats
+
+from apdo import loop, rollout
+from apdo.core.advantage import episode_totals
+from apdo.errors import InvalidInput
+from apdo.experiment import checkpoint
+from apdo.experiment.runner import policies_of, training_of
+from apdo.experiment.settings import Experiment
+from apdo.policy import Policy
+from apdo.report import runs
+
+EVALUATION_STREAM = 2**30
+"""Folded into the seed, so that evaluation never meets an episode of the training."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A mean over episodes with its 95 % confidence interval (Student's t)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: np.ndarray) -> "Estimate":
+        """The mean of independent values."""
+        mean = float(np.mean(values))
+        half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+        return Estimate(mean=mean, low=mean - half, high=mean + half)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One policy on fresh episodes."""
+
+    deterministic: bool
+    episodes: int
+    undiscounted_return: Estimate
+    constrained_cost: tuple[Estimate, ...]
+    """The cost that the limits speak of."""
+    undiscounted_cost: tuple[Estimate, ...]
+
+
+def load_run(folder: str | Path) -> tuple[Experiment, loop.Training, Any]:
+    """A run's experiment and its latest state, for all seeds."""
+    folder = Path(folder)
+    experiment = Experiment.restore(runs.read_description(folder)["config"])
+    training = training_of(experiment)
+    seeds = list(range(experiment.settings.seeds))
+    like = jax.eval_shape(lambda: loop.start(training, seeds))
+    return experiment, training, checkpoint.load(checkpoint.latest(folder), like)
+
+
+def load(folder: str | Path, seed: int | None = None) -> Policy:
+    """The policy that a run has learned; of its first seed unless another is named."""
+    experiment, training, state = load_run(folder)
+    first, count = experiment.settings.seed, experiment.settings.seeds
+    if seed is not None and not first <= seed < first + count:
+        raise InvalidInput(f"{folder} has the seeds {first} to {first + count - 1}, not {seed}.")
+    return policies_of(training, state.algorithm)[0 if seed is None else seed - first]
+
+
+def evaluate(
+    policy: Policy, training: loop.Training, episodes: int = 1000, deterministic: bool = False, seed: int = 0
+) -> Evaluation:
+    """Play whole episodes from their start with a fixed policy."""
+    if episodes < 2:
+        raise InvalidInput(f"an evaluation needs at least 2 episodes, not {episodes}.")
+    problem, m = training.problem, training.problem.constraints
+    factors = jnp.asarray([1.0] + [problem.cost_discount] * m + [1.0] * m)
+
+    def play(network: Any, key: Any) -> Any:
+        def act(memory: Any, observation: Any, key: Any) -> Any:
+            distribution = network(observation)
+            return distribution.mode() if deterministic else distribution.sample(key), memory
+
+        batch = rollout.collect(
+            training.environment, act, (), key, steps=training.environment.horizon, environments=episodes
+        )
+        signal = jnp.concatenate([batch.reward[..., None], batch.cost, batch.cost], axis=-1)
+        return episode_totals(signal, batch.ended, factors)[0]
+
+    totals = np.asarray(jax.jit(play)(policy.network, random.fold_in(random.key(seed), EVALUATION_STREAM)))
+    estimates = [Estimate.of(totals[:, i]) for i in range(1 + 2 * m)]
+    return Evaluation(
+        deterministic=deterministic,
+        episodes=episodes,
+        undiscounted_return=estimates[0],
+        constrained_cost=tuple(estimates[1 : 1 + m]),
+        undiscounted_cost=tuple(estimates[1 + m :]),
+    )

@@ -1,0 +1,55 @@
+"""Named sets of options, laid over the defaults."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+_TRUST_REGION = {"radius": 0.01, "iterations": 10, "damping": 1e-5, "fraction": 0.2, "shrink": 0.8, "trials": 15}
+_NETWORKS = {"policy.hidden": (64, 32), "policy.log_std": 0.0, "critic.hidden": (64, 32), "trace": 0.95}
+_TRPO_STEP = {"primal": "trpo"} | {f"primal.{name}": value for name, value in _TRUST_REGION.items()}
+_RUN = {"batch": 50_000, "epochs": 150}
+_PDO = _RUN | _NETWORKS | _TRPO_STEP | {"dual_step": 0.1, "initial_multiplier": 0.0}
+_LEARNER = {
+    "critic_hidden": (100, 100),
+    "actor_hidden": (64, 32),
+    "critic_rate": 1e-3,
+    "actor_rate": 1e-3,
+    "dual_rate": 1e-2,
+    "dual_states": "batch",
+    "target_rate": 0.001,
+    "minibatch": 64,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Options for every algorithm that has a say in them."""
+
+    what: str
+    by_algorithm: Mapping[str, Mapping[str, Any]]
+    note: str = ""
+    """Printed on screen and on pictures."""
+
+    def options(self, algorithm: str) -> Mapping[str, Any]:
+        """The options for one algorithm."""
+        return self.by_algorithm.get(algorithm, {})
+
+
+PRESETS = {
+    "paper": Preset(
+        what="the paper's supplementary parameters, and the published CPO code's where the paper is silent",
+        by_algorithm={
+            "trpo": _RUN | _NETWORKS | _TRPO_STEP,
+            "pdo": _PDO,
+            "cpo": _RUN
+            | _NETWORKS
+            | {"cost_trace": 1.0}
+            | {f"search.{name}": value for name, value in _TRUST_REGION.items()},
+            "pd-ddpg": {f"learner.{name}": value for name, value in _LEARNER.items()}
+            | {"replay_capacity": 1_000_000, "updates": 1.0},
+            "apdo": _PDO
+            | {"k_adj": 5, "off_policy_iterations": 500_000, "replay_capacity": 1_000_000}
+            | {f"off_policy.{name}": value for name, value in _LEARNER.items()},
+        },
+    ),
+}

@@ -1,0 +1,334 @@
+"""What a training shows while it runs.
+
+On a terminal, a bar and a line of readings that are redrawn in place, and a second bar while a long phase lasts. Into a
+file or a pipe, plain lines: at most one every two seconds, and always the last. The numbers come from the caller;
+nothing is measured here but the time a phase still takes. rich is loaded only for a terminal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from io import TextIOBase
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+Row = Mapping[str, ArrayLike | Sequence[float]]
+"""Metrics by name, each a number or one number per constraint."""
+
+INTERVAL = 2.0
+"""Seconds between two plain lines."""
+
+_COLOURS = {"above": "bold red", "within": "bold green", "unknown": "bold yellow", "plain": "bold"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """One number of a line, in words."""
+
+    name: str
+    text: str
+    standing: str = "plain"
+    """Its place against its limit: "above" or "within", "unknown" for NaN, "plain" where there is no limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Epoch:
+    done: int
+    readings: tuple[Reading, ...]
+    steps_per_second: float
+    seconds_left: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Phase:
+    text: str
+    done: int
+    total: int
+    detail: str
+    first: int
+    started: float
+    now: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """From the pace since the phase was first heard of."""
+        if self.done <= self.first or self.done >= self.total:
+            return None
+        return (self.now - self.started) / (self.done - self.first) * (self.total - self.done)
+
+
+class Progress:
+    """A training's progress, as a context.
+
+    with Progress("apdo on point-gather", epochs=150, limits=(0.2,)) as progress:
+        progress.epoch(1, {"return": 1.9, "cost": [0.8]}, steps_per_second=83_000, seconds_left=200)
+    """
+
+    def __init__(
+        self,
+        title: str,
+        epochs: int,
+        limits: tuple[float, ...],
+        quiet: bool = False,
+        *,
+        stream: TextIO | TextIOBase | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title = title
+        self._epochs = epochs
+        self._limits = limits
+        self._quiet = quiet
+        # Text streams are told apart differently by the type checkers and at run time; this accepts either kind.
+        self._stream: Any = sys.stdout if stream is None else stream
+        self._clock = clock
+        self._epoch: _Epoch | None = None
+        self._phase: _Phase | None = None
+        self._live: Live | None = None
+        self._pending: str | None = None
+        self._written = -math.inf
+
+    def __enter__(self) -> Progress:
+        if self._quiet:
+            return self
+        if _is_terminal(self._stream):
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(self._picture(), console=Console(file=self._stream), refresh_per_second=8)
+            self._live.start()
+        else:
+            self._write(self._title)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._flush()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def epoch(self, done: int, row: Row, steps_per_second: float, seconds_left: float | None) -> None:
+        """`done` epochs are finished; `row` holds the last one's means over the seeds."""
+        if self._quiet:
+            return
+        found = tuple(readings(row, self._limits, self._signs()))
+        self._epoch = _Epoch(done, found, steps_per_second, seconds_left)
+        self._show(_epoch_line(self._epoch, self._epochs), last=done >= self._epochs)
+
+    def phase(self, text: str, done: int, total: int, detail: str = "") -> None:
+        """A long piece of work inside an epoch stands at `done` of `total`; another text begins another phase."""
+        if self._quiet:
+            return
+        now, before = self._clock(), self._phase
+        if before is None or before.text != text or done < before.done:
+            self._phase = _Phase(text, done, total, detail, first=done, started=now, now=now)
+        else:
+            self._phase = dataclasses.replace(before, done=done, total=total, detail=detail, now=now)
+        # The end of a phase is worth a line if the phase was long; many short ones must not flood the log.
+        self._show(_phase_line(self._phase), last=done >= total and now - self._phase.started >= INTERVAL)
+
+    def end_phase(self) -> None:
+        """The phase is over: its bar goes."""
+        self._phase = None
+        self._redraw()
+
+    def message(self, text: str) -> None:
+        """A line that stays: what was saved, what is strange."""
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            self._write(text)
+
+    def _show(self, line: str, last: bool) -> None:
+        if self._live is not None:
+            self._redraw()
+            return
+        self._pending = line
+        if last or self._clock() - self._written >= INTERVAL:
+            self._flush()
+            self._written = self._clock()
+
+    def _redraw(self) -> None:
+        if self._live is not None:
+            self._live.update(self._picture())
+
+    def _flush(self) -> None:
+        """Write the line that was held back, if there is one."""
+        if self._pending is not None:
+            self._write(self._pending)
+            self._pending = None
+
+    def _write(self, line: str) -> None:
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            # Whoever read the log has gone (`| head`); a training does not end for that.
+            self._quiet = True
+
+    def _signs(self) -> tuple[str, str]:
+        """At most and more than, in what the stream can write."""
+        try:
+            "≤".encode(self._stream.encoding or "utf-8")
+        except UnicodeEncodeError:
+            return "<=", ">"
+        return "≤", ">"
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        head = Text(self._title, style="bold")
+        if self._epoch is None:
+            lines = [head, _bar(0, self._epochs, f"epoch 0/{self._epochs}"), Text("waiting for the first epoch", "dim")]
+        else:
+            pace = f"{_rate(self._epoch.steps_per_second)} steps/s   {_left(self._epoch.seconds_left)}"
+            bar = _bar(self._epoch.done, self._epochs, f"epoch {self._epoch.done}/{self._epochs}   {pace}")
+            lines = [head, bar, _styled(self._epoch.readings)]
+        if self._phase is not None:
+            lines += [_phase_words(self._phase), _phase_bar(self._phase)]
+        return Group(*lines)
+
+
+def readings(row: Row, limits: Sequence[float], signs: tuple[str, str] = ("≤", ">")) -> list[Reading]:
+    """Return, each cost against its limit, and multipliers, as far as the row has them."""
+    found = []
+    if "return" in row:
+        found.append(Reading("return", _numbers(row["return"])))
+    for i, cost in enumerate(np.ravel(np.asarray(row.get("cost", ()), dtype=float))):
+        name = "cost" if i == 0 else ""
+        found.append(_against(name, float(cost), limits[i] if i < len(limits) else None, signs))
+    if "multiplier" in row:
+        found.append(Reading("multiplier", _numbers(row["multiplier"])))
+    return found
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time in its two largest units: `42 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`; `?` if unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(whole / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(whole / 3600)
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def _against(name: str, cost: float, limit: float | None, signs: tuple[str, str]) -> Reading:
+    # The sign says what the colour says, for those who see no colour.
+    if limit is None:
+        return Reading(name, _number(cost))
+    if math.isnan(cost):
+        return Reading(name, f"nan (limit {limit:g})", "unknown")
+    if cost <= limit:
+        return Reading(name, f"{_number(cost)} {signs[0]} {limit:g}", "within")
+    return Reading(name, f"{_number(cost)} {signs[1]} {limit:g}", "above")
+
+
+def _numbers(values: ArrayLike | Sequence[float]) -> str:
+    return ", ".join(_number(float(value)) for value in np.ravel(np.asarray(values, dtype=float)))
+
+
+def _number(value: float) -> str:
+    """About three digits that count, without an exponent in the usual range."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3f}" if size >= 0.01 or size == 0 else f"{value:.2g}"
+
+
+def _rate(value: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f"{duration(seconds)} left"
+
+
+def _epoch_line(epoch: _Epoch, epochs: int) -> str:
+    parts = [f"epoch {epoch.done}/{epochs}"]
+    for reading in epoch.readings:
+        # Further costs continue the first one's list.
+        if reading.name:
+            parts.append(f"{reading.name} {reading.text}")
+        else:
+            parts[-1] += f", {reading.text}"
+    parts += [f"{_rate(epoch.steps_per_second)} steps/s", _left(epoch.seconds_left)]
+    return "  ".join(filter(None, parts))
+
+
+def _phase_line(phase: _Phase) -> str:
+    parts = [f"{phase.text}: {phase.done:,}/{phase.total:,}", phase.detail, _left(phase.seconds_left)]
+    return "  ".join(filter(None, parts))
+
+
+def _is_terminal(stream: TextIO | TextIOBase) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _bar(done: int, total: int, words: str) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(ratio=1, min_width=10)
+    grid.add_column(no_wrap=True)
+    grid.add_row(ProgressBar(total=max(1, total), completed=done, complete_style="cyan", finished_style="cyan"), words)
+    return grid
+
+
+def _phase_words(phase: _Phase) -> Text:
+    from rich.text import Text
+
+    return Text(phase.text, "dim").append(f"   {phase.detail}" if phase.detail else "", "not dim bold")
+
+
+def _phase_bar(phase: _Phase) -> RenderableType:
+    words = f"{phase.done:,}/{phase.total:,}   {_left(phase.seconds_left)}"
+    return _bar(phase.done, phase.total, words.rstrip())
+
+
+def _styled(found: Sequence[Reading]) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    for i, reading in enumerate(found):
+        if reading.name:
+            line.append("   " if i else "").append(f"{reading.name} ", "dim")
+        else:
+            line.append(", ")
+        line.append(reading.text, _COLOURS[reading.standing])
+    return line

@@ -1,0 +1,144 @@
+"""What a run is: an algorithm with its options, an environment with its own, and the run's own settings."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from apdo import algorithms, envs, options
+from apdo.errors import InvalidInput, unknown
+from apdo.experiment.presets import PRESETS
+from apdo.options import OURS, PAPER, one_of, option
+from apdo.problem import Problem
+
+TASK = "the environment"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How long a run is, on how many seeds, against which limits."""
+
+    epochs: int = option(150, "epochs to train", PAPER, above=0)
+    batch: int = option(50_000, "environment steps of one epoch, rounded up to whole episodes", PAPER, above=0)
+    seeds: int = option(1, "independent repetitions, run side by side in one program", OURS, above=0)
+    seed: int = option(0, "the first seed; the others follow it", OURS, within=(0, 2**31))
+    limits: tuple[float, ...] = option((), "one limit for each cost, with commas; empty: the task's own", TASK)
+    constrain: str = option(
+        "discounted",
+        "which cost of an episode the limits speak of: discounted like the reward, or its plain total "
+        "(what the published code constrains)",
+        PAPER,
+        choices=one_of("discounted", "total"),
+    )
+    environments: int = option(0, "environments side by side; 0: one for each episode of a batch", OURS, within=(0, 10**7))
+    checkpoint_every: int = option(50, "epochs between checkpoints; the last epoch always has one", OURS, above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A run, fully specified."""
+
+    algorithm: str
+    environment: str
+    settings: Settings
+    algorithm_config: Any
+    environment_config: Any
+    note: str = ""
+
+    def describe(self) -> dict[str, Any]:
+        """Everything needed to make the same run again, as plain values."""
+        return {
+            "algorithm": self.algorithm,
+            "environment": self.environment,
+            "note": self.note,
+            "settings": options.flatten(self.settings),
+            "algorithm_config": options.flatten(self.algorithm_config),
+            "environment_config": options.flatten(self.environment_config),
+        }
+
+    @staticmethod
+    def restore(description: Mapping[str, Any]) -> "Experiment":
+        """The experiment that `describe` described."""
+        module, task = algorithms.find(description["algorithm"]), envs.find(description["environment"])
+        return Experiment(
+            algorithm=description["algorithm"],
+            environment=description["environment"],
+            settings=options.override(Settings(), description["settings"]),
+            algorithm_config=options.override(module.Config(), description["algorithm_config"]),
+            environment_config=options.override(task(), description["environment_config"]),
+            note=description["note"],
+        )
+
+    def problem(self) -> Problem:
+        """The constrained problem that the algorithm is to solve."""
+        task, settings = self.environment_config, self.settings
+        costs = len(task.cost_names)
+        limits = settings.limits or task.limits
+        for limit in limits:
+            if not math.isfinite(limit):
+                raise InvalidInput(f"a limit must be a finite number, not {limit}.")
+        if len(limits) != costs:
+            raise InvalidInput(
+                f"{self.environment} has {costs} cost{'s' * (costs > 1)} ({', '.join(task.cost_names)}) and needs as many "
+                f"limits, not {len(limits)}."
+            )
+        if settings.batch < task.horizon:
+            raise InvalidInput(
+                f"a batch of {settings.batch} is smaller than one episode of {self.environment}, {task.horizon} steps."
+            )
+        steps, environments = self.shape()
+        return Problem(
+            observation_size=task.observation_size,
+            action_size=task.action_size,
+            batch=steps * environments,
+            limits=tuple(float(limit) for limit in limits),
+            discount=task.discount,
+            cost_discount=task.discount if settings.constrain == "discounted" else 1.0,
+            horizon=task.horizon,
+        )
+
+    def shape(self) -> tuple[int, int]:
+        """(T, N): steps of each environment in an epoch, a multiple of the horizon, and environments side by side."""
+        horizon, settings = self.environment_config.horizon, self.settings
+        episodes = -(-settings.batch // horizon)
+        environments = min(settings.environments or episodes, episodes)
+        return horizon * -(-episodes // environments), environments
+
+
+def specify(
+    algorithm: str, environment: str, changes: Mapping[str, Any] | None = None, preset: str | None = None
+) -> Experiment:
+    """The experiment with a preset and then changes laid over the defaults; option names need not say whose they are.
+
+    `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name.
+    """
+    module, task = algorithms.find(algorithm), envs.find(environment)
+    parts = {"settings": Settings(), "algorithm_config": module.Config(), "environment_config": task()}
+    note = ""
+    if preset is not None:
+        if preset not in PRESETS:
+            raise unknown("preset", preset, PRESETS)
+        note = PRESETS[preset].note
+        parts = _lay_over(parts, PRESETS[preset].options(algorithm))
+    parts = _lay_over(parts, changes or {})
+    experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
+    experiment.problem()
+    k_adj, epochs = getattr(experiment.algorithm_config, "k_adj", 0), experiment.settings.epochs
+    if k_adj >= epochs:
+        raise InvalidInput(f"k_adj must come before the run's end: with {epochs} epochs at most {epochs - 1}, not {k_adj}.")
+    return experiment
+
+
+def _lay_over(parts: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    owned: dict[str, dict[str, Any]] = {part: {} for part in parts}
+    for name, value in changes.items():
+        root = name.split(".")[0]
+        owner = next((part for part, config in parts.items() if hasattr(config, root) and root in _fields(config)), None)
+        if owner is None:
+            raise unknown("option", name, [known for config in parts.values() for known in options.flatten(config)])
+        owned[owner][name] = value
+    return {part: options.override(config, owned[part]) for part, config in parts.items()}
+
+
+def _fields(config: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}

@@ -1,0 +1,203 @@
+"""Training: an epoch is collect, then step; seeds run side by side in one program.
+
+Every random draw comes from a key folded from the seed's own key and the epoch's number, so that an epoch draws the same
+whatever came before it in the process. Epochs run in chunks inside one compiled loop. After each, everything that it
+produced is checked; the loop stops before an epoch that brought NaN or infinity, with the state from before it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+from apdo import rollout
+from apdo.algorithms.contract import Algorithm
+from apdo.core import replay
+from apdo.core.data import Transition
+from apdo.envs.environment import Environment
+from apdo.problem import Problem
+
+CHUNK = 32
+"""The most epochs in one call of the compiled loop."""
+
+_SEEDS = "seeds"
+_COLLECT, _STEP, _ADJUST = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Everything about a training that does not change while it runs."""
+
+    algorithm: Algorithm
+    config: Any
+    problem: Problem
+    environment: Environment
+    steps: int
+    """T: steps of each environment in an epoch."""
+    environments: int
+    """N: environments side by side."""
+
+
+class State(eqx.Module):
+    """Everything that the next epoch needs, for S seeds."""
+
+    algorithm: Any
+    key: PRNGKeyArray
+    epoch: Int[Array, ""]
+
+
+class Chunk(eqx.Module):
+    """What a call of the compiled loop brought."""
+
+    state: State
+    metrics: dict[str, Array]
+    """By name, [CHUNK, S, ...]; the first `done` rows count."""
+    done: Int[Array, ""]
+    finite: dict[str, Bool[Array, " S"]]
+    """By quantity, in the order of cause and effect: whether each seed's was finite in the last epoch tried."""
+
+
+def start(training: Training, seeds: list[int]) -> State:
+    """The state before epoch 0."""
+
+    def one(key: PRNGKeyArray) -> tuple[Any, PRNGKeyArray]:
+        init_key, run_key = random.split(key)
+        return training.algorithm.init(training.config, training.problem, init_key), run_key
+
+    keys = jnp.stack([random.key(seed) for seed in seeds])
+    algorithm, run_keys = jax.jit(jax.vmap(one))(keys)
+    return State(algorithm=_strongly_typed(algorithm), key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32))
+
+
+def epoch(training: Training, algorithm: Any, key: PRNGKeyArray, number: Int[Array, ""]) -> tuple[Any, Any, Any]:
+    """One epoch of one seed: the algorithm's next state, its metrics, and which quantities were finite."""
+    key = random.fold_in(key, number)
+    config, problem = training.config, training.problem
+    act = partial(training.algorithm.act, config, algorithm)
+    batch = rollout.collect(
+        training.environment,
+        act,
+        training.algorithm.memory(config, problem),
+        random.fold_in(key, _COLLECT),
+        steps=training.steps,
+        environments=training.environments,
+        seeds_axis=_SEEDS,
+    )
+    after, metrics = training.algorithm.step(config, problem, algorithm, batch, random.fold_in(key, _STEP))
+    return after, metrics, _finite(batch, metrics, after)
+
+
+def make_advance(training: Training) -> Callable[[State, Int[Array, ""]], Chunk]:
+    """A compiled function that takes a state through `count` ≤ CHUNK epochs; the state it is given is used up."""
+    every_seed = jax.vmap(partial(epoch, training), in_axes=(0, 0, None), axis_name=_SEEDS)
+
+    def advance(state: State, count: Int[Array, ""]) -> Chunk:
+        @jax.jit  # traced once, though used twice below
+        def attempt(state: State) -> tuple[State, Any, Any]:
+            after, metrics, finite = every_seed(state.algorithm, state.key, state.epoch)
+            return State(algorithm=after, key=state.key, epoch=state.epoch + 1), metrics, finite
+
+        _, metrics, finite = jax.eval_shape(attempt, state)
+        blank = Chunk(
+            state=state,
+            metrics=jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), metrics),
+            done=jnp.asarray(0, dtype=jnp.int32),
+            finite=jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), finite),
+        )
+
+        def body(chunk: Chunk) -> Chunk:
+            after, metrics, finite = attempt(chunk.state)
+            sound = _all(finite)
+            return Chunk(
+                state=_keep(sound, after, chunk.state),
+                metrics=jax.tree.map(lambda past, now: past.at[chunk.done].set(now), chunk.metrics, metrics),
+                done=chunk.done + sound.astype(jnp.int32),
+                finite=finite,
+            )
+
+        return jax.lax.while_loop(lambda chunk: (chunk.done < count) & _all(chunk.finite), body, blank)
+
+    return jax.jit(advance, donate_argnums=0)
+
+
+class Adjuster:
+    """The algorithm's adjustment for all seeds, in compiled pieces."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.adjustment = getattr(training.algorithm, "adjustment", None)
+        if self.adjustment is not None:
+            config, problem = training.config, training.problem
+            self._begin = jax.jit(jax.vmap(partial(self.adjustment.begin, config, problem)))
+            self._work = jax.jit(
+                jax.vmap(partial(self.adjustment.work, config, problem), in_axes=(0, 0, None)), donate_argnums=1
+            )
+            self._finish = jax.jit(jax.vmap(self.adjustment.finish), donate_argnums=0)
+
+    def due(self, epoch: int) -> bool:
+        """Whether an adjustment follows this epoch."""
+        return self.adjustment is not None and self.adjustment.due(self.training.config, epoch)
+
+    @property
+    def total(self) -> int:
+        """Iterations of one adjustment."""
+        return 0 if self.adjustment is None else self.adjustment.iterations(self.training.config)
+
+    def begin(self, state: State) -> Any:
+        """The learners, fresh."""
+        keys = jax.vmap(lambda key: random.fold_in(random.fold_in(key, state.epoch), _ADJUST))(state.key)
+        return _strongly_typed(self._begin(state.algorithm, keys))
+
+    def work(self, state: State, learner: Any, iterations: int) -> Any:
+        """The learners after so many iterations more."""
+        return self._work(state.algorithm, learner, jnp.asarray(iterations, dtype=jnp.int32))
+
+    def finish(self, state: State, learner: Any) -> tuple[State, Array]:
+        """The adjusted state, and its multipliers."""
+        algorithm, multiplier = self._finish(state.algorithm, learner)
+        return State(algorithm=algorithm, key=state.key, epoch=state.epoch), multiplier
+
+
+def _finite(batch: Transition, metrics: dict[str, Array], after: Any) -> dict[str, Bool[Array, ""]]:
+    """Whether each quantity is finite, causes before effects."""
+    quantities = {
+        "observation": (batch.observation, batch.next_observation),
+        "action": batch.action,
+        "reward": batch.reward,
+        "cost": batch.cost,
+    }
+    quantities |= {f"metric '{name}'": value for name, value in metrics.items()}
+    fields = {field.name: getattr(after, field.name) for field in dataclasses.fields(after)}
+    quantities |= {f"new {name}": value for name, value in fields.items() if not isinstance(value, replay.Replay)}
+    return {name: _is_finite(value) for name, value in quantities.items()}
+
+
+def _is_finite(tree: Any) -> Bool[Array, ""]:
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.asarray(True), *(jnp.all(jnp.isfinite(leaf)) for leaf in leaves)]))
+
+
+def _all(flags: dict[str, Bool[Array, " S"]]) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(flag) for flag in flags.values()]))
+
+
+def _keep(sound: Bool[Array, ""], after: State, before: State) -> State:
+    """`after` where sound, else `before`; a buffer only has its count restored, for its size."""
+
+    def choose(new: Any, old: Any) -> Any:
+        if isinstance(new, replay.Replay):
+            return replay.roll_back(sound, new, old)
+        return jnp.where(sound, new, old)
+
+    return jax.tree.map(choose, after, before, is_leaf=lambda x: isinstance(x, replay.Replay))
+
+
+def _strongly_typed(tree: Any) -> Any:
+    """The same values, with dtypes that no later promotion changes: one compilation serves the first epoch and the rest."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), tree)

@@ -1,0 +1,169 @@
+"""Configuration fields that explain themselves.
+
+A configuration is a frozen dataclass beside its only reader. Each field is an `option`: a default, what it means, and
+where the default comes from. The command line's options, its help and the table in `docs/options.md` are made from it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from apdo.errors import InvalidInput, unknown
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+PAPER = "the paper"
+PUBLISHED = "the published CPO code"
+OURS = "our choice"
+
+
+def option(
+    default: T,
+    help: str,
+    source: str,
+    *,
+    choices: Mapping[str, Any] | None = None,
+    above: float | None = None,
+    within: tuple[float, float] | None = None,
+) -> T:
+    """A dataclass field with its meaning and the source of its default.
+
+    `choices` maps each allowed name to the value it stands for; for a nested configuration the values are its classes.
+    A number must lie strictly above `above`, or within the closed interval `within`.
+    """
+    metadata = {"help": help, "source": source, "choices": choices, "above": above, "within": within}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def one_of(*names: str) -> dict[str, str]:
+    """Choices that stand for themselves."""
+    return {name: name for name in names}
+
+
+def describe(config: Any) -> dict[str, Any]:
+    """The configuration as nested plain values, with the chosen kind of each nested choice; JSON can hold it."""
+    plain: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            kind = _kind(field, value)
+            plain[field.name] = ({"kind": kind} if kind else {}) | describe(value)
+        else:
+            plain[field.name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def flatten(config: Any) -> dict[str, Any]:
+    """Every option by its dotted name: `override(type(config)(), flatten(config))` gives the configuration back."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            kind = _kind(field, value)
+            if kind:
+                flat[field.name] = kind
+            flat |= {f"{field.name}.{name}": inner for name, inner in flatten(value).items()}
+        else:
+            flat[field.name] = value
+    return flat
+
+
+def override(config: C, changes: Mapping[str, Any]) -> C:
+    """The configuration with some options changed, by dotted name ("primal", "primal.radius"); values may be strings.
+
+    Names are checked against what the configuration has once its choices are made, values against the options' bounds.
+    """
+    for name in sorted(changes, key=lambda name: name.count(".")):
+        config = _set(config, name.split("."), changes[name], name)
+    return config
+
+
+def _set(config: C, path: list[str], value: Any, whole: str) -> C:
+    fields = {field.name: field for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    known = flatten(config)
+    prefix = whole[: len(whole) - len(".".join(path))]
+    if path[0] not in fields:
+        raise unknown("option", whole, [prefix + name for name in known])
+    field, current = fields[path[0]], getattr(config, path[0])
+    nested = dataclasses.is_dataclass(current)
+    if len(path) > 1:
+        if not nested:
+            raise unknown("option", whole, [prefix + name for name in known])
+        return dataclasses.replace(config, **{path[0]: _set(current, path[1:], value, whole)})  # type: ignore[type-var]
+    if nested:
+        return dataclasses.replace(config, **{path[0]: _choose(field, value, whole)})  # type: ignore[type-var]
+    parsed = _parse(field, current, value, whole)
+    _check(field, parsed, whole)
+    return dataclasses.replace(config, **{path[0]: parsed})  # type: ignore[type-var]
+
+
+def _choose(field: dataclasses.Field[Any], value: Any, name: str) -> Any:
+    """A nested configuration given as itself or by the name of its kind."""
+    if dataclasses.is_dataclass(value):
+        return value
+    choices = field.metadata["choices"]
+    if choices is None:
+        raise InvalidInput(f"{name} has options of its own ({name}.…) and takes no value.")
+    if value not in choices:
+        raise unknown(f"value for {name}", str(value), choices)
+    return choices[value]()
+
+
+def _parse(field: dataclasses.Field[Any], current: Any, value: Any, name: str) -> Any:
+    """The value as the type of the default."""
+    choices = field.metadata["choices"]
+    if choices is not None and value not in choices:
+        raise unknown(f"value for {name}", str(value), choices)
+    kind = type(field.default)
+    try:
+        if kind is tuple:
+            return _numbers(field, value)
+        if kind is bool and isinstance(value, str):
+            return {"true": True, "yes": True, "false": False, "no": False}[value.lower()]
+        if kind is int and not isinstance(value, bool):
+            return _whole(value)
+        if kind is float and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, kind):
+            return value
+        raise ValueError
+    except (KeyError, TypeError, ValueError, OverflowError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false", tuple: "numbers with commas"}
+        shown = wanted.get(kind, "text")
+        raise InvalidInput(f"{name} must be {shown}, such as {_show(current)}, not {value!r}.") from None
+
+
+def _numbers(field: dataclasses.Field[Any], value: Any) -> tuple[Any, ...]:
+    parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+    whole = bool(field.default) and all(isinstance(part, int) for part in field.default)
+    return tuple(_whole(part) if whole else float(part) for part in parts)
+
+
+def _whole(value: Any) -> int:
+    number = float(value)
+    if number != int(number):
+        raise ValueError
+    return int(value) if isinstance(value, int) else int(number)
+
+
+def _check(field: dataclasses.Field[Any], value: Any, name: str) -> None:
+    above, within = field.metadata["above"], field.metadata["within"]
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float) and math.isnan(number):
+            raise InvalidInput(f"{name} must be a number, not {number}.")
+        if above is not None and not number > above:
+            raise InvalidInput(f"{name} must be greater than {above}, not {number}.")
+        if within is not None and not within[0] <= number <= within[1]:
+            bounds = f"at least {within[0]}" if within[1] == math.inf else f"between {within[0]} and {within[1]}"
+            raise InvalidInput(f"{name} must be {bounds}, not {number}.")
+
+
+def _kind(field: dataclasses.Field[Any], value: Any) -> str | None:
+    choices = field.metadata["choices"] or {}
+    return next((name for name, choice in choices.items() if choice is type(value)), None)
+
+
+def _show(value: Any) -> str:
+    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)

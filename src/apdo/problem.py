@@ -1,0 +1,52 @@
+"""The constrained Markov decision process that an algorithm is asked to solve.
+
+    maximise R(π)  subject to  C_i(π) ≤ d_i,  i = 1..m        (paper, equation 1)
+
+`Problem` owns the numbers of that statement, once: every algorithm, the dual step and the report read them here.
+"""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from apdo.errors import InvalidInput
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Sizes, discounts and limits of a constrained Markov decision process."""
+
+    observation_size: int
+    action_size: int
+    batch: int
+    """Samples of one epoch: T of Algorithm 1."""
+    limits: tuple[float, ...]
+    """d_1..d_m, in units of one episode's cost."""
+    discount: float
+    """γ of the reward."""
+    cost_discount: float
+    """γ of the cost that is constrained: the paper's C_i is discounted, the published code's total is not (1)."""
+    horizon: int
+    """The most steps that an episode can have."""
+
+    def __post_init__(self) -> None:
+        if not self.limits:
+            raise InvalidInput("a constrained problem needs at least one limit.")
+        for limit in self.limits:
+            if not math.isfinite(limit):
+                raise InvalidInput(f"a limit must be a finite number, not {limit}.")
+        for name, value in (("discount", self.discount), ("cost discount", self.cost_discount)):
+            if not 0.0 <= value <= 1.0:
+                raise InvalidInput(f"the {name} must lie between 0 and 1, not {value}.")
+
+    @property
+    def constraints(self) -> int:
+        """m, the number of constraints."""
+        return len(self.limits)
+
+    @property
+    def limit(self) -> Float[Array, " M"]:
+        """d as a vector."""
+        return jnp.asarray(self.limits, dtype=jnp.float32)

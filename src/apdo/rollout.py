@@ -1,0 +1,102 @@
+"""Sampling: the only vmap over environments, the only automatic reset, the only time limit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from apdo.core.data import Transition
+from apdo.envs.environment import Environment
+
+Act = Callable[[Any, Float[Array, " O"], PRNGKeyArray], tuple[Float[Array, " A"], Any]]
+"""(memory, observation, key) ↦ (action, memory), for one environment; memory lasts for one episode."""
+
+
+class _Running(eqx.Module):
+    """Where one environment stands in its episode, and whether the next step begins a new one."""
+
+    state: Any
+    observation: Float[Array, " O"]
+    memory: Any
+    step: Int[Array, ""]
+    over: Bool[Array, ""]
+
+
+def collect(
+    environment: Environment,
+    act: Act,
+    memory: Any,
+    key: PRNGKeyArray,
+    *,
+    steps: int,
+    environments: int,
+    seeds_axis: str | None = None,
+) -> Transition:
+    """T steps of N environments, each starting with a fresh episode and reset whenever one ends.
+
+    Resets are computed only in steps where some episode begins. Under a vmap over seeds that takes its axis's name: all
+    seeds then reset together, and each uses what it needs.
+    """
+
+    def begin(key: PRNGKeyArray) -> _Running:
+        state = environment.reset(key)
+        return _Running(
+            state=state,
+            observation=environment.observe(state),
+            memory=memory,
+            step=jnp.asarray(0),
+            over=jnp.asarray(False),
+        )
+
+    def advance(running: _Running, act_key: PRNGKeyArray, step_key: PRNGKeyArray) -> tuple[_Running, Transition]:
+        action, memory = act(running.memory, running.observation, act_key)
+        outcome = environment.step(running.state, action, step_key)
+        at_horizon = running.step + 1 >= environment.horizon
+        if environment.horizon_terminates:
+            terminated, truncated = outcome.terminated | at_horizon, jnp.asarray(False)
+        else:
+            terminated, truncated = outcome.terminated, at_horizon & ~outcome.terminated
+        transition = Transition(
+            observation=running.observation,
+            action=action,
+            reward=outcome.reward,
+            cost=outcome.cost,
+            next_observation=outcome.observation,
+            terminated=terminated,
+            truncated=truncated,
+            step=running.step,
+        )
+        onward = _Running(
+            state=outcome.state,
+            observation=outcome.observation,
+            memory=memory,
+            step=running.step + 1,
+            over=terminated | truncated,
+        )
+        return onward, transition
+
+    def tick(running: _Running, key: PRNGKeyArray) -> tuple[_Running, Transition]:
+        reset_keys, act_keys, step_keys = jax.random.split(key, (3, environments))
+
+        def restart(running: _Running) -> _Running:
+            fresh = jax.vmap(begin)(reset_keys)
+            return jax.tree.map(lambda new, old: jnp.where(_like(running.over, old), new, old), fresh, running)
+
+        needed = jnp.any(running.over)
+        if seeds_axis is not None:
+            needed = jax.lax.pmax(needed.astype(jnp.int32), seeds_axis) > 0
+        running = jax.lax.cond(needed, restart, lambda same: same, running)
+        return jax.vmap(advance)(running, act_keys, step_keys)
+
+    # Nothing runs yet: every environment counts as over, and the first step resets it.
+    one = jax.eval_shape(begin, key)
+    idle = jax.tree.map(lambda leaf: jnp.zeros((environments, *leaf.shape), leaf.dtype), one)
+    idle = eqx.tree_at(lambda running: running.over, idle, jnp.ones(environments, dtype=bool))
+    return jax.lax.scan(tick, idle, jax.random.split(key, steps))[1]
+
+
+def _like(flag: Array, leaf: Array) -> Array:
+    return flag.reshape(flag.shape + (1,) * (leaf.ndim - 1))

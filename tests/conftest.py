@@ -1,0 +1,48 @@
+"""Every test runs with shape annotations checked and with implicit rank promotion forbidden."""
+
+import jax
+import numpy as np
+import pytest
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# Before anything of apdo is imported. As for pyright, an int may stand for a float (PEP 484's numeric tower).
+install_import_hook("apdo", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+
+@pytest.fixture
+def double_precision():
+    """Floats have 64 bits during the test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def random_batch():
+    """A maker of random batches [T, N] in which episodes begin, terminate, are truncated and are cut off at random."""
+    return _random_batch
+
+
+def _random_batch(rng, steps, environments, *, observations=3, actions=2, constraints=2, terminate=0.15, truncate=0.15):
+    from apdo.core.data import Transition
+
+    def normal(*shape):
+        return rng.normal(size=(steps, environments, *shape)).astype(np.float32)
+
+    fate = rng.uniform(size=(steps, environments))
+    terminated, truncated = fate < terminate, (fate >= terminate) & (fate < terminate + truncate)
+    index = np.zeros((steps, environments), dtype=np.int32)
+    index[0] = np.arange(environments) % 2  # every other environment is in the middle of an episode already
+    for t in range(1, steps):
+        index[t] = np.where(terminated[t - 1] | truncated[t - 1], 0, index[t - 1] + 1)
+    fields = dict(
+        observation=normal(observations),
+        action=normal(actions),
+        reward=normal(),
+        cost=normal(constraints),
+        next_observation=normal(observations),
+        terminated=terminated,
+        truncated=truncated,
+        step=index,
+    )
+    return Transition(**{name: jax.numpy.asarray(field) for name, field in fields.items()})

@@ -1,0 +1,117 @@
+"""Networks against plain matrix arithmetic."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from apdo.core import networks
+
+
+def forward(weights, biases, x):
+    """The same network in float64, one neuron at a time."""
+    x = np.asarray(x, dtype=np.float64)
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        weight, bias = np.asarray(weight, dtype=np.float64), np.asarray(bias, dtype=np.float64)
+        sums = []
+        for j in range(weight.shape[1]):
+            sums.append(bias[j] + sum(weight[i, j] * x[i] for i in range(weight.shape[0])))
+        x = np.array(sums) if layer == len(weights) - 1 else np.tanh(sums)
+    return x
+
+
+def random_network(rng, sizes, count=()):
+    """A network (or a stack of them) with random weights and biases."""
+    pairs = list(itertools.pairwise(sizes))
+    weights = [rng.normal(size=(*count, i, j)) / np.sqrt(i) for i, j in pairs]
+    biases = [rng.normal(size=(*count, j)) for _, j in pairs]
+    return networks.MLP(
+        weights=tuple(jnp.asarray(w, dtype=jnp.float32) for w in weights),
+        biases=tuple(jnp.asarray(b, dtype=jnp.float32) for b in biases),
+    )
+
+
+apply = jax.jit(jax.vmap(lambda network, x: network(x), in_axes=(None, 0)))
+
+
+@pytest.mark.parametrize("hidden", [(), (5,), (6, 4)])
+def test_a_network_is_tanh_layers_with_a_linear_output(hidden):
+    rng = np.random.default_rng(0)
+    network = random_network(rng, (3, *hidden, 2))
+    x = 2.0 * rng.normal(size=(7, 3)).astype(np.float32)
+    expected = [forward(network.weights, network.biases, row) for row in x]
+    np.testing.assert_allclose(apply(network, x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("hidden", [(), (5,), (6, 4)])
+def test_a_stack_answers_as_its_networks_do_one_by_one(hidden):
+    rng = np.random.default_rng(1)
+    stack = random_network(rng, (3, *hidden, 1), count=(4,))
+    x = jnp.asarray(2.0 * rng.normal(size=(7, 3)), dtype=jnp.float32)
+    answers = np.asarray(jax.jit(networks.apply_stack)(stack, x))
+    assert answers.shape == (4, 7)
+    for k in range(4):
+        weights = [np.asarray(w)[k] for w in stack.weights]
+        biases = [np.asarray(b)[k] for b in stack.biases]
+        single = networks.MLP(weights=tuple(map(jnp.asarray, weights)), biases=tuple(map(jnp.asarray, biases)))
+        np.testing.assert_allclose(answers[k], apply(single, x)[:, 0], rtol=1e-5, atol=1e-6)
+        expected = [forward(weights, biases, row)[0] for row in np.asarray(x)]
+        np.testing.assert_allclose(answers[k], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_stacks_networks_are_those_of_the_split_keys_and_all_different():
+    keys = jax.random.split(jax.random.key(3), 3)
+    stack = networks.stack(jax.random.key(3), 3, 4, (), output_bound=0.1)
+    single = jax.jit(lambda key: networks.mlp(key, 4, (), 1, output_bound=0.1))
+    for k in range(3):
+        for stacked, alone in zip(jax.tree.leaves(stack), jax.tree.leaves(single(keys[k])), strict=True):
+            np.testing.assert_allclose(np.asarray(stacked)[k], alone, rtol=1e-6, atol=1e-8)
+    assert len(np.unique(np.asarray(stack.weights[0]).reshape(3, -1), axis=0)) == 3
+
+
+SIZES = (30, 30, 30, 30)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """One network as the published code starts it, and one as DDPG does, from the same key."""
+    free = networks.mlp(jax.random.key(0), SIZES[0], SIZES[1:-1], SIZES[-1])
+    bounded = networks.mlp(jax.random.key(0), SIZES[0], SIZES[1:-1], SIZES[-1], output_bound=3e-3)
+    return {None: free, 3e-3: bounded}
+
+
+@pytest.mark.parametrize("output_bound", [None, 3e-3])
+def test_weights_start_uniform_within_their_bounds_and_biases_at_zero(fresh, output_bound):
+    network = fresh[output_bound]
+    bounds = [np.sqrt(6.0 / (SIZES[i] + SIZES[i + 1])) for i in range(3)]
+    if output_bound is not None:
+        bounds[-1] = output_bound
+    for layer, weight in enumerate(network.weights):
+        assert weight.shape == (SIZES[layer], SIZES[layer + 1])
+        ratio = np.asarray(weight) / bounds[layer]
+        assert 0.98 < np.abs(ratio).max() <= 1.0 + 1e-6
+        assert stats.kstest(ratio.ravel(), stats.uniform(-1.0, 2.0).cdf).pvalue > 1e-3
+        np.testing.assert_array_equal(network.biases[layer], np.zeros(SIZES[layer + 1]))
+
+
+def test_an_output_bound_leaves_the_other_layers_as_they_were(fresh):
+    for layer in (0, 1):
+        np.testing.assert_array_equal(fresh[None].weights[layer], fresh[3e-3].weights[layer])
+    x = np.ones((1, SIZES[0]), dtype=np.float32)
+    assert np.abs(apply(fresh[3e-3], x)).max() <= SIZES[-2] * 3e-3 < np.abs(apply(fresh[None], x)).max()
+
+
+def test_layers_of_equal_size_do_not_share_their_weights(fresh):
+    weights = [np.asarray(weight) for weight in fresh[None].weights]
+    for one, other in itertools.combinations(weights, 2):
+        assert (one == other).mean() < 0.01
+
+
+def test_bounds_follow_each_layers_own_fan_in_and_fan_out():
+    network = networks.mlp(jax.random.key(1), 2, (200,), 3)
+    for weight, bound in zip(network.weights, (np.sqrt(6 / 202), np.sqrt(6 / 203)), strict=True):
+        assert 0.95 * bound < np.abs(np.asarray(weight)).max() <= bound * (1 + 1e-6)
+    assert [bias.shape for bias in network.biases] == [(200,), (3,)]

@@ -1,0 +1,155 @@
+"""The ring buffer against a python deque."""
+
+from collections import deque
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from apdo.core import replay
+from apdo.core.data import Transition, flatten
+from apdo.errors import InvalidInput
+
+insert = jax.jit(replay.insert)
+take = jax.jit(replay.take)
+episode_starts = jax.jit(replay.episode_starts)
+sample = partial(jax.jit, static_argnums=2)(replay.sample)
+
+
+def numbered(numbers):
+    """Transitions that carry their number in every field; each third begins an episode."""
+    numbers = np.asarray(numbers, dtype=np.float32)
+    return Transition(
+        observation=jnp.asarray(numbers[:, None] + np.float32([0.25, 0.5])),
+        action=jnp.asarray(-numbers[:, None]),
+        reward=jnp.asarray(10.0 * numbers),
+        cost=jnp.asarray(numbers[:, None] * np.float32([2.0, 3.0])),
+        next_observation=jnp.asarray(numbers[:, None] + np.float32([0.125, 0.75])),
+        terminated=jnp.asarray(numbers % 2 == 0),
+        truncated=jnp.zeros(len(numbers), dtype=bool),
+        step=jnp.asarray(numbers.astype(np.int32) % 3),
+    )
+
+
+def empty(capacity, batch):
+    return replay.init(capacity, batch, observation_size=2, action_size=1, constraints=2)
+
+
+def numbers_of(transitions):
+    """The numbers of transitions made by `numbered`, once every field has been seen to agree on them."""
+    numbers = np.round(np.asarray(transitions.reward) / 10.0)
+    for stored, expected in zip(jax.tree.leaves(transitions), jax.tree.leaves(numbered(numbers.ravel())), strict=True):
+        np.testing.assert_array_equal(np.asarray(stored).reshape(expected.shape), expected)
+    return numbers.astype(int)
+
+
+def held(ring):
+    """The numbers of the transitions in the ring, in ascending order."""
+    filled = min(int(ring.inserted), ring.capacity)
+    everything = take(ring, jnp.asarray(np.arange(ring.capacity)))
+    return sorted(numbers_of(jax.tree.map(lambda leaf: np.asarray(leaf)[:filled], everything)).tolist())
+
+
+@pytest.mark.parametrize(("capacity", "batch"), [(7, 3), (10, 4), (5, 5)])
+def test_the_ring_holds_what_a_deque_holds_after_any_sequence_of_insertions(capacity, batch):
+    rng = np.random.default_rng(capacity)
+    sizes = (1, batch - 1, batch)
+    for _ in range(8):
+        ring, twin, number = empty(capacity, batch), deque(maxlen=capacity), 1
+        for size in rng.choice(sizes, size=12):
+            fresh = range(number, number + size)
+            ring, number = insert(ring, numbered(fresh)), number + size
+            twin.extend(fresh)
+            assert int(ring.inserted) == number - 1
+            assert int(ring.filled) == len(twin)
+            assert held(ring) == sorted(twin)
+
+
+def test_every_field_comes_back_bit_for_bit(random_batch):
+    batch = flatten(random_batch(np.random.default_rng(0), 6, 5, observations=4, actions=3, constraints=2))
+    extremes = np.float32([np.finfo(np.float32).max, np.finfo(np.float32).tiny, -0.0, np.pi, 1 / 3])
+    batch = Transition(
+        observation=batch.observation,
+        action=batch.action,
+        reward=jnp.asarray(np.resize(extremes, 30)),
+        cost=batch.cost,
+        next_observation=batch.next_observation,
+        terminated=batch.terminated,
+        truncated=batch.truncated,
+        step=jnp.asarray(np.arange(30) + 2**24 - 30, dtype=jnp.int32),
+    )
+    ring = insert(replay.init(41, 30, observation_size=4, action_size=3, constraints=2), batch)
+    back = take(ring, jnp.asarray(np.arange(30)))
+    for field in ("observation", "action", "reward", "cost", "next_observation", "terminated", "step"):
+        stored, original = np.asarray(getattr(back, field)), np.asarray(getattr(batch, field))
+        assert stored.dtype == original.dtype
+        assert stored.tobytes() == original.tobytes(), field
+    assert batch.terminated.any()
+    assert batch.truncated.any()
+    assert not back.truncated.any(), "a truncated step bootstraps like any other, so the ring does not remember it"
+
+
+def test_taking_rows_keeps_the_shape_and_the_order_of_the_index():
+    ring = insert(empty(6, 6), numbered([4, 8, 15, 16, 23, 42]))
+    np.testing.assert_array_equal(numbers_of(take(ring, jnp.asarray([[5, 0], [2, 2]]))), [[42, 4], [15, 15]])
+
+
+@pytest.mark.parametrize(("insertions", "expected"), [(1, range(1, 5)), (2, range(1, 9)), (5, range(11, 21))])
+def test_samples_are_uniform_over_exactly_the_filled_rows(insertions, expected):
+    ring = empty(10, 4)
+    for i in range(insertions):
+        ring = insert(ring, numbered(range(4 * i + 1, 4 * i + 5)))
+    drawn = numbers_of(sample(ring, jax.random.key(0), (30, 200)))
+    assert drawn.shape == (30, 200)
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == list(expected)
+    assert stats.chisquare(counts).pvalue > 1e-3
+    np.testing.assert_array_equal(drawn, numbers_of(sample(ring, jax.random.key(0), (30, 200))))
+    assert (drawn != numbers_of(sample(ring, jax.random.key(1), (30, 200)))).any()
+
+
+@pytest.mark.parametrize("insertions", [0, 1, 2, 3, 7])
+def test_episode_starts_are_exactly_the_filled_rows_with_step_zero(insertions):
+    ring, twin = empty(11, 4), deque(maxlen=11)
+    for i in range(insertions):
+        fresh = range(4 * i + 1, 4 * i + 5)
+        ring = insert(ring, numbered(fresh))
+        twin.extend(fresh)
+    rows, count = episode_starts(ring)
+    expected = sorted(number for number in twin if number % 3 == 0)
+    assert int(count) == len(expected)
+    chosen = np.asarray(rows)[: int(count)]
+    assert len(set(chosen.tolist())) == int(count)
+    if expected:
+        found = numbers_of(take(ring, rows))[: int(count)]
+        assert sorted(found.tolist()) == expected
+
+
+def test_a_ring_smaller_than_one_batch_is_refused_and_one_of_just_a_batch_is_not():
+    with pytest.raises(InvalidInput, match="holds 3 transitions, fewer than one batch of 4"):
+        empty(3, 4)
+    assert held(insert(insert(empty(4, 4), numbered([1, 2, 3, 4])), numbered([5, 6, 7, 8]))) == [5, 6, 7, 8]
+
+
+def test_rolling_back_forgets_the_last_insertion_and_keeping_keeps_it():
+    before = insert(empty(10, 4), numbered([1, 2, 3, 4]))
+    after = insert(before, numbered([5, 6, 7, 8]))
+    undone = replay.roll_back(jnp.asarray(False), after, before)
+    assert int(undone.inserted) == 4
+    assert held(undone) == [1, 2, 3, 4]
+    assert held(insert(undone, numbered([11, 12, 13, 14]))) == [1, 2, 3, 4, 11, 12, 13, 14]
+    kept = replay.roll_back(jnp.asarray(True), after, before)
+    assert int(kept.inserted) == 8
+    assert held(kept) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_rolling_back_a_full_ring_leaves_no_row_of_the_undone_insertion():
+    before = empty(6, 4)
+    for i in range(3):
+        before = insert(before, numbered(range(4 * i + 1, 4 * i + 5)))
+    after = insert(before, numbered([101, 102, 103, 104]))
+    undone = replay.roll_back(jnp.asarray(False), after, before)
+    assert held(undone) == held(before)
