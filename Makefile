@@ -18,7 +18,7 @@ check: .venv/dev
 	$(BIN)/pyright
 
 bench: .venv/run
-	$(BIN)/python -m benchmarks.cpu
+	$(BIN)/python -m benchmarks.speed
 
 clean:
 	rm -rf .venv

@@ -3,6 +3,8 @@
     apdo train ALGORITHM ENVIRONMENT [options]
     apdo evaluate RUN
     apdo plot RUN...
+    apdo report RUN...
+    apdo reproduce [STUDY]
     apdo list
 
 Options and their help come from the configurations themselves (`apdo.options`). JAX is imported only by commands that
@@ -10,6 +12,7 @@ compute, so that `--help` and mistakes in a name answer at once.
 """
 
 import dataclasses
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -27,6 +30,8 @@ apdo: constrained reinforcement learning in JAX
   apdo train ALGORITHM ENVIRONMENT [options]   train, with a live display, into a run folder
   apdo evaluate RUN [options]                  play fresh episodes with the policies of a run
   apdo plot RUN... [options]                   return, cost and multiplier as a picture
+  apdo report RUN... [options]                 the same and its statistics, as a page for the browser
+  apdo reproduce [STUDY] [options]             the paper's experiments with statistics, as a resumable batch
   apdo list                                    algorithms, environments, presets
   apdo --version
 
@@ -63,6 +68,29 @@ apdo plot RUN... [options]
 
   --out FILE               a .png, .svg or .pdf file, or a name without ending for .png and .svg (default: curves)
   --title TEXT             printed above
+"""
+
+REPORT_USAGE = """\
+apdo report RUN... [options]
+
+  Writes one self-contained HTML page about runs, grouped by environment and algorithm: curves to look into, what the
+  seeds came to, every setting. A folder that holds run folders stands for all of them; runs that differ only in their
+  seeds are taken together.
+
+  --out FILE               the page (default: report.html)
+"""
+
+REPRODUCE_USAGE = """\
+apdo reproduce [fig1|fig2|step-size|lambda-star|all] [options]
+
+  Runs the paper's experiments on point-gather and writes pictures (PNG, SVG), results.json and report.html:
+  APDO against PDO and CPO (fig1), when to adjust (fig2), the step of dual ascent (step-size), the optimal multiplier by
+  holding it fixed (lambda-star), or all of them (the default). What is finished in the folder is not run again; more
+  seeds are added to those that are there.
+
+  --seeds N                independent repetitions (default: 10; small: 3)
+  --scale full|small       the paper's sizes, or a miniature for two cores that ends within ten minutes (default: full)
+  --out DIR                where runs and results go (default: runs/reproduce-SCALE)
 """
 
 
@@ -171,7 +199,9 @@ def _evaluate(given: list[str]) -> None:
                 f"{name} {_interval(cost)} (limit {limit:g}: {_verdict(cost, limit)})"
                 for (name, limit), cost in zip(limits.items(), found.constrained_cost, strict=True)
             )
-            print(f"  seed {experiment.settings.seed + i}  {mode:13}  return {_interval(found.undiscounted_return)}  {costs}")
+            print(
+                f"  seed {experiment.settings.seed + i}  {mode:13}  return {_interval(found.undiscounted_return)}  {costs}"
+            )
 
 
 def _interval(estimate: Any) -> str:
@@ -192,7 +222,9 @@ def _plot(given: list[str]) -> None:
     folders, changes = given[:first_option], _pairs(given[first_option:], known=("out", "title"))
     if not folders:
         raise InvalidInput("plot needs at least one run folder, as in: apdo plot runs/demo.")
-    for picture in _draw([Path(folder) for folder in folders], Path(changes.get("out", "curves")), changes.get("title")):
+    for picture in _draw(
+        [Path(folder) for folder in folders], Path(changes.get("out", "curves")), changes.get("title")
+    ):
         print(picture)
 
 
@@ -200,6 +232,32 @@ def _draw(folders: list[Path], out: Path, title: str | None) -> list[Path]:
     from apdo.report import plot, runs
 
     return plot.plot([runs.read(folder) for folder in folders], out, title)
+
+
+def _report(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(REPORT_USAGE, end="")
+        return
+    first_option = next((i for i, word in enumerate(given) if word.startswith("-")), len(given))
+    folders, changes = given[:first_option], _pairs(given[first_option:], known=("out",))
+    from apdo.report import page
+
+    document = page.of_runs([Path(folder) for folder in folders], shlex.join(["apdo", "report", *given]))
+    print(page.write(document, Path(changes.get("out", "report.html"))))
+
+
+def _reproduce(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(REPRODUCE_USAGE, end="")
+        return
+    named = bool(given) and not given[0].startswith("-")
+    changes = _pairs(given[named:], known=("seeds", "scale", "out"))
+    seeds = _count(changes, "seeds", 0) if "seeds" in changes else None
+    out = Path(changes["out"]) if "out" in changes else None
+    from apdo.experiment import reproduce
+
+    wanted = reproduce.plan(given[0] if named else "all", seeds, changes.get("scale", "full"), out)
+    reproduce.reproduce(wanted, shlex.join(["apdo", "reproduce", *given]))
 
 
 def _list(given: list[str]) -> None:
@@ -216,6 +274,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": _train,
     "evaluate": _evaluate,
     "plot": _plot,
+    "report": _report,
+    "reproduce": _reproduce,
     "list": _list,
 }
 
@@ -316,6 +376,12 @@ def _table(rows: list[tuple[str, str]]) -> str:
     lines = []
     for name, text in rows:
         wrapped = textwrap.wrap(text, 118 - width - 4) or [""]
-        lines.append(f"    {name:<{width}}{wrapped[0]}" if len(name) < width else f"    {name}\n{' ' * (width + 4)}{wrapped[0]}")
+        lines.append(
+            f"    {name:<{width}}{wrapped[0]}" if len(name) < width else f"    {name}\n{' ' * (width + 4)}{wrapped[0]}"
+        )
         lines += [" " * (width + 4) + line for line in wrapped[1:]]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

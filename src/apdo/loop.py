@@ -1,4 +1,4 @@
-"""Training: an epoch is collect, then step; seeds run side by side in one program.
+"""Training: an epoch is collect, then step; S seeds run in one program.
 
 Every random draw comes from a key folded from the seed's own key and the epoch's number, so that an epoch draws the same
 whatever came before it in the process. Epochs run in chunks inside one compiled loop. After each, everything that it
@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import random
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from apdo import rollout
 from apdo.algorithms.contract import Algorithm
@@ -27,6 +27,7 @@ CHUNK = 32
 """The most epochs in one call of the compiled loop."""
 
 _SEEDS = "seeds"
+_STAGES = ["sampled", "measured", "new"]
 _COLLECT, _STEP, _ADJUST = range(3)
 
 
@@ -42,13 +43,15 @@ class Training:
     """T: steps of each environment in an epoch."""
     environments: int
     """N: environments side by side."""
+    side_by_side: bool
+    """Whether the seeds run as one vmapped computation, or one after the other inside the program."""
 
 
 class State(eqx.Module):
     """Everything that the next epoch needs, for S seeds."""
 
     algorithm: Any
-    key: PRNGKeyArray
+    key: Key[Array, " S"]
     epoch: Int[Array, ""]
 
 
@@ -60,7 +63,39 @@ class Chunk(eqx.Module):
     """By name, [CHUNK, S, ...]; the first `done` rows count."""
     done: Int[Array, ""]
     finite: dict[str, Bool[Array, " S"]]
-    """By quantity, in the order of cause and effect: whether each seed's was finite in the last epoch tried."""
+    """By quantity: whether each seed's was finite in the last epoch tried."""
+
+    def failures(self) -> list[str]:
+        """The quantities that were not finite in some seed, causes before effects."""
+        bad = [name for name, flags in self.finite.items() if not flags.all()]
+        return sorted(bad, key=lambda name: _STAGES.index(name.split()[0]))
+
+
+def suits_side_by_side() -> bool:
+    """Whether this machine gains from running seeds side by side.
+
+    An accelerator does. A CPU is filled by a single seed, and computes plain products of two matrices faster than
+    batched ones; there the seeds take turns, and each gives the very bits that it gives alone.
+    """
+    return jax.default_backend() != "cpu"
+
+
+def over_seeds(
+    training: Training, function: Callable[..., Any], arguments: tuple[Any, ...], shared: tuple[Any, ...] = ()
+) -> Any:
+    """`function(*arguments, *shared)` for each seed; arguments have the seeds in front, shared ones serve them all.
+
+    Products are in full single precision: the shortened one that accelerators prefer costs conjugate gradient a tenth of
+    what a trust-region step gains.
+    """
+    with jax.default_matmul_precision("highest"):
+        if training.side_by_side:
+            axes = (0,) * len(arguments) + (None,) * len(shared)
+            return jax.vmap(function, in_axes=axes, axis_name=_SEEDS)(*arguments, *shared)
+        if jax.tree.leaves(arguments)[0].shape[0] == 1:
+            alone = jax.tree.map(lambda leaf: leaf[0], arguments)
+            return jax.tree.map(lambda leaf: leaf[None], function(*alone, *shared))
+        return jax.lax.map(lambda own: function(*own, *shared), arguments)
 
 
 def start(training: Training, seeds: list[int]) -> State:
@@ -71,7 +106,7 @@ def start(training: Training, seeds: list[int]) -> State:
         return training.algorithm.init(training.config, training.problem, init_key), run_key
 
     keys = jnp.stack([random.key(seed) for seed in seeds])
-    algorithm, run_keys = jax.jit(jax.vmap(one))(keys)
+    algorithm, run_keys = jax.jit(lambda keys: over_seeds(training, one, (keys,)))(keys)
     return State(algorithm=_strongly_typed(algorithm), key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32))
 
 
@@ -87,7 +122,7 @@ def epoch(training: Training, algorithm: Any, key: PRNGKeyArray, number: Int[Arr
         random.fold_in(key, _COLLECT),
         steps=training.steps,
         environments=training.environments,
-        seeds_axis=_SEEDS,
+        seeds_axis=_SEEDS if training.side_by_side else None,
     )
     after, metrics = training.algorithm.step(config, problem, algorithm, batch, random.fold_in(key, _STEP))
     return after, metrics, _finite(batch, metrics, after)
@@ -95,12 +130,12 @@ def epoch(training: Training, algorithm: Any, key: PRNGKeyArray, number: Int[Arr
 
 def make_advance(training: Training) -> Callable[[State, Int[Array, ""]], Chunk]:
     """A compiled function that takes a state through `count` ≤ CHUNK epochs; the state it is given is used up."""
-    every_seed = jax.vmap(partial(epoch, training), in_axes=(0, 0, None), axis_name=_SEEDS)
 
     def advance(state: State, count: Int[Array, ""]) -> Chunk:
         @jax.jit  # traced once, though used twice below
         def attempt(state: State) -> tuple[State, Any, Any]:
-            after, metrics, finite = every_seed(state.algorithm, state.key, state.epoch)
+            each = (state.algorithm, state.key)
+            after, metrics, finite = over_seeds(training, partial(epoch, training), each, (state.epoch,))
             return State(algorithm=after, key=state.key, epoch=state.epoch + 1), metrics, finite
 
         _, metrics, finite = jax.eval_shape(attempt, state)
@@ -133,10 +168,12 @@ class Adjuster:
         self.training = training
         self.adjustment = getattr(training.algorithm, "adjustment", None)
         if self.adjustment is not None:
-            config, problem = training.config, training.problem
-            self._begin = jax.jit(jax.vmap(partial(self.adjustment.begin, config, problem)))
+            begin = partial(self.adjustment.begin, training.config, training.problem)
+            work = partial(self.adjustment.work, training.config, training.problem)
+            self._begin = jax.jit(lambda state, keys: over_seeds(training, begin, (state, keys)))
             self._work = jax.jit(
-                jax.vmap(partial(self.adjustment.work, config, problem), in_axes=(0, 0, None)), donate_argnums=1
+                lambda state, learner, iterations: over_seeds(training, work, (state, learner), (iterations,)),
+                donate_argnums=1,
             )
             self._finish = jax.jit(jax.vmap(self.adjustment.finish), donate_argnums=0)
 
@@ -165,14 +202,14 @@ class Adjuster:
 
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: Any) -> dict[str, Bool[Array, ""]]:
-    """Whether each quantity is finite, causes before effects."""
+    """Whether each quantity is finite; a name begins with the stage of the epoch that it belongs to."""
     quantities = {
-        "observation": (batch.observation, batch.next_observation),
-        "action": batch.action,
-        "reward": batch.reward,
-        "cost": batch.cost,
+        "sampled observation": (batch.observation, batch.next_observation),
+        "sampled action": batch.action,
+        "sampled reward": batch.reward,
+        "sampled cost": batch.cost,
     }
-    quantities |= {f"metric '{name}'": value for name, value in metrics.items()}
+    quantities |= {f"measured {name}": value for name, value in metrics.items()}
     fields = {field.name: getattr(after, field.name) for field in dataclasses.fields(after)}
     quantities |= {f"new {name}": value for name, value in fields.items() if not isinstance(value, replay.Replay)}
     return {name: _is_finite(value) for name, value in quantities.items()}

@@ -30,6 +30,8 @@ class Problem:
     """γ of the cost that is constrained: the paper's C_i is discounted, the published code's total is not (1)."""
     horizon: int
     """The most steps that an episode can have."""
+    truncates: bool
+    """Whether the horizon cuts an episode off, so that its value goes on, rather than ends it."""
 
     def __post_init__(self) -> None:
         if not self.limits:

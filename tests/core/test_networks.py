@@ -64,8 +64,8 @@ def test_a_stack_answers_as_its_networks_do_one_by_one(hidden):
 
 def test_a_stacks_networks_are_those_of_the_split_keys_and_all_different():
     keys = jax.random.split(jax.random.key(3), 3)
-    stack = networks.stack(jax.random.key(3), 3, 4, (), output_bound=0.1)
-    single = jax.jit(lambda key: networks.mlp(key, 4, (), 1, output_bound=0.1))
+    stack = networks.stack(jax.random.key(3), 3, 4, ())
+    single = jax.jit(lambda key: networks.mlp(key, 4, (), 1))
     for k in range(3):
         for stacked, alone in zip(jax.tree.leaves(stack), jax.tree.leaves(single(keys[k])), strict=True):
             np.testing.assert_allclose(np.asarray(stacked)[k], alone, rtol=1e-6, atol=1e-8)
@@ -77,35 +77,30 @@ SIZES = (30, 30, 30, 30)
 
 @pytest.fixture(scope="module")
 def fresh():
-    """One network as the published code starts it, and one as DDPG does, from the same key."""
-    free = networks.mlp(jax.random.key(0), SIZES[0], SIZES[1:-1], SIZES[-1])
-    bounded = networks.mlp(jax.random.key(0), SIZES[0], SIZES[1:-1], SIZES[-1], output_bound=3e-3)
-    return {None: free, 3e-3: bounded}
+    return networks.mlp(jax.random.key(0), SIZES[0], SIZES[1:-1], SIZES[-1])
 
 
-@pytest.mark.parametrize("output_bound", [None, 3e-3])
-def test_weights_start_uniform_within_their_bounds_and_biases_at_zero(fresh, output_bound):
-    network = fresh[output_bound]
-    bounds = [np.sqrt(6.0 / (SIZES[i] + SIZES[i + 1])) for i in range(3)]
-    if output_bound is not None:
-        bounds[-1] = output_bound
-    for layer, weight in enumerate(network.weights):
+def test_weights_start_uniform_within_their_bounds_and_biases_at_zero(fresh):
+    for layer, weight in enumerate(fresh.weights):
         assert weight.shape == (SIZES[layer], SIZES[layer + 1])
-        ratio = np.asarray(weight) / bounds[layer]
+        ratio = np.asarray(weight) / np.sqrt(6.0 / (SIZES[layer] + SIZES[layer + 1]))
         assert 0.98 < np.abs(ratio).max() <= 1.0 + 1e-6
         assert stats.kstest(ratio.ravel(), stats.uniform(-1.0, 2.0).cdf).pvalue > 1e-3
-        np.testing.assert_array_equal(network.biases[layer], np.zeros(SIZES[layer + 1]))
+        np.testing.assert_array_equal(fresh.biases[layer], np.zeros(SIZES[layer + 1]))
 
 
-def test_an_output_bound_leaves_the_other_layers_as_they_were(fresh):
-    for layer in (0, 1):
-        np.testing.assert_array_equal(fresh[None].weights[layer], fresh[3e-3].weights[layer])
-    x = np.ones((1, SIZES[0]), dtype=np.float32)
-    assert np.abs(apply(fresh[3e-3], x)).max() <= SIZES[-2] * 3e-3 < np.abs(apply(fresh[None], x)).max()
+def test_the_two_ways_to_evaluate_a_stack_agree_with_their_gradients():
+    stack = networks.stack(jax.random.key(3), 3, 4, (8, 5))
+    x = jax.random.normal(jax.random.key(4), (7, 4))
+    outcomes = []
+    for way in (networks.one_by_one, networks.all_at_once):
+        outcomes.append(jax.jit(jax.value_and_grad(lambda s, way=way: (way(s, x) ** 3).sum()))(stack))
+    for ours, theirs in zip(*map(jax.tree.leaves, outcomes), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_layers_of_equal_size_do_not_share_their_weights(fresh):
-    weights = [np.asarray(weight) for weight in fresh[None].weights]
+    weights = [np.asarray(weight) for weight in fresh.weights]
     for one, other in itertools.combinations(weights, 2):
         assert (one == other).mean() < 0.01
 

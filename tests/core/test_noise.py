@@ -1,5 +1,7 @@
 """Exploration noise: its moments and its memory."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,17 +14,16 @@ CHAINS = 4000
 STEPS = 40
 
 
+@cache
 def paths(config):
-    """The noise of many episodes, [STEPS, CHAINS]."""
+    """The noise of one episode in each of many action entries, [STEPS, CHAINS]."""
 
-    def one(key):
-        def advance(state, key):
-            state = noise.advance(config, state, key)
-            return state, state
+    def advance(state, key):
+        state = noise.advance(config, state, key)
+        return state, state
 
-        return jax.lax.scan(advance, noise.start(1), jax.random.split(key, STEPS))[1][:, 0]
-
-    return np.asarray(jax.jit(jax.vmap(one, out_axes=1))(jax.random.split(jax.random.key(0), CHAINS)))
+    keys = jax.random.split(jax.random.key(0), STEPS)
+    return np.asarray(jax.lax.scan(advance, noise.start(CHAINS), keys)[1])
 
 
 def test_noise_starts_an_episode_at_zero():

@@ -4,7 +4,7 @@ There is no base class and no registry: a module with these names is an algorith
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -12,6 +12,7 @@ from apdo.core.data import Transition
 from apdo.problem import Problem
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """An algorithm: pure functions over an explicit state."""
 

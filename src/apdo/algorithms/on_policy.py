@@ -1,6 +1,6 @@
 """What the on-policy algorithms share: acting by sampling, and what a batch says of the policy that drew it."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -12,6 +12,7 @@ from apdo.core.data import Transition, flatten
 from apdo.problem import Problem
 
 
+@runtime_checkable
 class HasPolicy(Protocol):
     """A state that holds a stochastic policy."""
 
@@ -50,10 +51,10 @@ def estimate(
     signal = jnp.concatenate([batch.reward[..., None], batch.cost], axis=-1)
     discount = jnp.asarray([problem.discount] + [problem.cost_discount] * m)
     traces = jnp.asarray([trace] + [cost_trace] * m)
-    return critics.estimate(critic, batch, signal, discount, traces)
+    return critics.estimate(critic, batch, signal, discount, traces, truncates=problem.truncates)
 
 
-def samples(batch: Transition, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
+def samples(batch: Transition, advantage: Float[Array, "..."]) -> primal_steps.Samples:
     """The batch as unordered samples for a primal step."""
     flat = flatten(batch)
     return primal_steps.Samples(observation=flat.observation, action=flat.action, advantage=advantage.reshape(-1))

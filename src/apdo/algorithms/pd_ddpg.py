@@ -39,7 +39,6 @@ class Learner:
 
     critic_hidden: tuple[int, ...] = option((100, 100), "hidden layers of each critic, tanh", PAPER)
     actor_hidden: tuple[int, ...] = option((64, 32), "hidden layers of the actor, tanh", PAPER)
-    output_bound: float = option(3e-3, "the last layers' weights start uniform within ± this", "the DDPG paper", above=0.0)
     critic_rate: float = option(1e-3, "Adam's learning rate for the critics", PAPER, above=0.0)
     actor_rate: float = option(1e-3, "Adam's learning rate for the actor", PAPER, above=0.0)
     dual_rate: float = option(1e-2, "step of dual ascent in one iteration", PAPER, above=0.0)
@@ -107,10 +106,10 @@ class State(eqx.Module):
 def start(config: Learner, problem: Problem, key: PRNGKeyArray) -> LearnerState:
     """Random networks, targets equal to them, multipliers as configured (lines 1 to 3)."""
     critic_key, actor_key, run_key = random.split(key, 3)
-    o, a, bound = problem.observation_size, problem.action_size, config.output_bound
+    o, a = problem.observation_size, problem.action_size
     learned = Networks(
-        critics=networks.stack(critic_key, 1 + problem.constraints, o + a, config.critic_hidden, output_bound=bound),
-        actor=networks.mlp(actor_key, o, config.actor_hidden, a, output_bound=bound),
+        critics=networks.stack(critic_key, 1 + problem.constraints, o + a, config.critic_hidden),
+        actor=networks.mlp(actor_key, o, config.actor_hidden, a),
     )
     multiplier = jnp.full((problem.constraints,), config.initial_multiplier)
     return LearnerState(
@@ -233,9 +232,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 
 def empty_buffer(problem: Problem, capacity: int) -> replay.Replay:
     """A buffer for the transitions of a problem."""
-    return replay.init(
-        capacity, problem.batch, problem.observation_size, problem.action_size, problem.constraints
-    )
+    return replay.init(capacity, problem.batch, problem.observation_size, problem.action_size, problem.constraints)
 
 
 def memory(config: Config, problem: Problem) -> Float[Array, " A"]:  # noqa: ARG001

@@ -43,7 +43,9 @@ class Config:
         OURS,
         choices=one_of("separate", "combined"),
     )
-    dual_step: float = option(0.1, "β, the step of dual ascent; 0 holds the multipliers fixed", PAPER, within=(0.0, inf))
+    dual_step: float = option(
+        0.1, "β, the step of dual ascent; 0 holds the multipliers fixed", PAPER, within=(0.0, inf)
+    )
     initial_multiplier: float = option(0.0, "λ^(0), the same for every constraint", PUBLISHED, within=(0.0, inf))
 
 
@@ -93,4 +95,4 @@ def _estimate(config: Config, problem: Problem, state: State, batch: Transition)
         return on_policy.estimate(problem, state.critic, batch, config.trace, config.cost_trace)
     signal = batch.reward - batch.cost @ state.multiplier
     discount, trace = jnp.asarray([problem.discount]), jnp.asarray([config.trace])
-    return critics.estimate(state.critic, batch, signal[..., None], discount, trace)
+    return critics.estimate(state.critic, batch, signal[..., None], discount, trace, truncates=problem.truncates)

@@ -40,7 +40,9 @@ class LikelihoodRatio:
 class Ppo:
     """Proximal policy optimisation with a clipped ratio."""
 
-    clip: float = option(0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0)
+    clip: float = option(
+        0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0
+    )
     rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
     passes: int = option(10, "passes over the batch", "the PPO paper", above=0)
     minibatch: int = option(2000, "samples in one gradient step", OURS, above=0)
@@ -132,7 +134,9 @@ def natural_step(config: trust_region.Curvature, surrogate: Surrogate, policy: P
     return trust_region.full_step(product, direction, config.radius)
 
 
-def _trust_region_step(config: Trpo, surrogate: Surrogate, policy: Policy) -> tuple[Float[Array, " P"], Bool[Array, ""]]:
+def _trust_region_step(
+    config: Trpo, surrogate: Surrogate, policy: Policy
+) -> tuple[Float[Array, " P"], Bool[Array, ""]]:
     parameters, unravel = ravel_pytree(policy)
     before = jnp.mean(surrogate.samples.advantage)
 

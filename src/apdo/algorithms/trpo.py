@@ -58,7 +58,8 @@ def step(
     """One epoch: advantages, policy step, value fit."""
     primal_key, critic_key = random.split(key)
     discount, trace = jnp.asarray([problem.discount]), jnp.asarray([config.trace])
-    estimates = critics.estimate(state.critic, batch, batch.reward[..., None], discount, trace)
+    reward = batch.reward[..., None]
+    estimates = critics.estimate(state.critic, batch, reward, discount, trace, truncates=problem.truncates)
     samples = on_policy.samples(batch, standardise(estimates.advantage[..., 0]))
     policy, optimiser, metrics = primal_steps.improve(config.primal, state.policy, state.optimiser, samples, primal_key)
     targets = estimates.target.reshape(-1, 1)

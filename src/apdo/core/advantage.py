@@ -91,4 +91,7 @@ def summarise(batch: Transition, discount: float, cost_discount: float) -> Episo
 def standardise(advantage: Float[Array, "..."]) -> Float[Array, "..."]:
     """Zero mean and unit variance; an advantage that is the same everywhere becomes zero."""
     centred = advantage - jnp.mean(advantage)
-    return centred / (jnp.std(centred) + 1e-8)
+    deviation = jnp.std(centred)
+    # Below this the deviation is the rounding error of the mean.
+    varies = deviation > 1e-5 * jnp.max(jnp.abs(advantage))
+    return jnp.where(varies, centred / jnp.where(varies, deviation, 1.0), 0.0)

@@ -110,7 +110,10 @@ def _on_faces(
     price = jnp.sqrt(jnp.maximum(free, 0.0) / jnp.where(room > 0.0, room, 1.0))
     reach = jnp.where(movable, 1.0 / jnp.where(movable, price, 1.0), 0.0)
     multiplier = jnp.maximum(face_r + price * face_c, 0.0) * active
-    dual = jnp.sqrt(2.0 * radius * jnp.maximum(q - 2.0 * r @ multiplier + multiplier @ s @ multiplier, 0.0)) - c @ multiplier
+    dual = (
+        jnp.sqrt(2.0 * radius * jnp.maximum(q - 2.0 * r @ multiplier + multiplier @ s @ multiplier, 0.0))
+        - c @ multiplier
+    )
     return _Candidate(
         dual=jnp.where(room > 0.0, dual, jnp.inf),
         along_objective=reach,

@@ -56,10 +56,18 @@ def estimate(
     signal: Float[Array, "T N K"],
     discount: Float[Array, " K"],
     trace: Float[Array, " K"],
+    *,
+    truncates: bool,
 ) -> Estimates:
-    """Advantages by GAE with the values as they stand before the fit; targets are value plus advantage."""
+    """Advantages by GAE with the values as they stand before the fit; targets are value plus advantage.
+
+    Where no episode is ever truncated, the next value within the batch is the value one step on.
+    """
     value = values(critic, batch.observation)
-    next_value = values(critic, batch.next_observation)
+    if truncates:
+        next_value = values(critic, batch.next_observation)
+    else:
+        next_value = jnp.concatenate([value[1:], values(critic, batch.next_observation[-1:])])
     advantage = gae(signal, value, next_value, batch.terminated, batch.ended, discount, trace)
     return Estimates(advantage=advantage, target=value + advantage)
 

@@ -17,7 +17,9 @@ class OrnsteinUhlenbeck:
     """Noise with momentum, begun anew in each episode: n ← n - reversion·n + scale·ε, ε ~ N(0, 1)."""
 
     reversion: float = option(0.15, "pull of the noise towards zero", DDPG, within=(0.0, 1.0))
-    scale: float = option(0.3, "standard deviation of the noise that comes in at each step", "rllab's default", within=(0.0, inf))
+    scale: float = option(
+        0.3, "standard deviation of the noise that comes in at each step", "rllab's default", within=(0.0, inf)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

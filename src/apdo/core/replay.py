@@ -47,20 +47,27 @@ def init(capacity: int, batch: int, observation_size: int, action_size: int, con
 
 
 def insert(replay: Replay, batch: Transition) -> Replay:
-    """The ring after B more transitions, the oldest ones overwritten."""
+    """The ring after B more transitions, the oldest ones overwritten; a batch with NaN or infinity leaves it as it was."""
     rows = _pack(batch)
     count, width = rows.shape
     start = replay.inserted % replay.capacity
+    before = jax.lax.dynamic_slice(replay.rows, (start, jnp.zeros_like(start)), (count, width))
+    sound = jnp.all(jnp.isfinite(rows))
+    rows = jnp.where(sound, rows, before)
     ring = jax.lax.dynamic_update_slice(replay.rows, rows, (start, jnp.zeros_like(start)))
-    overhang = start + count - replay.capacity
+    overhang = jnp.where(sound, start + count - replay.capacity, 0)
     margin = jax.lax.slice(ring, (replay.capacity, 0), (replay.capacity + count, width))
     front = jnp.where((jnp.arange(count) < overhang)[:, None], margin, ring[:count])
     ring = jax.lax.dynamic_update_slice(ring, front, (0, 0))
-    return eqx.tree_at(lambda r: (r.rows, r.inserted), replay, (ring, replay.inserted + count))
+    return eqx.tree_at(lambda r: (r.rows, r.inserted), replay, (ring, replay.inserted + jnp.where(sound, count, 0)))
 
 
 def roll_back(keep: Bool[Array, ""], after: Replay, before: Replay) -> Replay:
-    """`after` where `keep`, else `before`: its count is restored, so rows beyond it no longer count as filled."""
+    """`after` where `keep`, else a ring in which the same insertion, made again, has the same outcome.
+
+    Only the count is restored, not the rows: a ring is large, and what the insertion wrote is finite and will be written
+    to the same place when its epoch is repeated.
+    """
     inserted = jnp.where(keep, after.inserted, before.inserted)
     return eqx.tree_at(lambda r: r.inserted, after, inserted)
 

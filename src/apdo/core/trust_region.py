@@ -26,7 +26,9 @@ class Curvature:
     radius: float = option(0.01, "KL divergence that one step may cover", PAPER, above=0.0)
     iterations: int = option(10, "conjugate-gradient iterations", PUBLISHED, above=0)
     damping: float = option(1e-5, "added to the diagonal of the Fisher matrix", PUBLISHED, within=(0.0, 1.0))
-    fraction: float = option(0.2, "share of the batch that the Fisher matrix is estimated on", PUBLISHED, within=(0.001, 1.0))
+    fraction: float = option(
+        0.2, "share of the batch that the Fisher matrix is estimated on", PUBLISHED, within=(0.001, 1.0)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +57,16 @@ def fisher_product(distributions: Callable[[Vector], Any], parameters: Vector, d
     return product
 
 
-def conjugate_gradient(
-    product: Product, target: Vector, iterations: int, tolerance: float = 1e-10
-) -> Vector:
+def conjugate_gradient(product: Product, target: Vector, iterations: int, tolerance: float = 1e-10) -> Vector:
     """x with product(x) ≈ target, by conjugate gradient from zero.
 
     It stops changing once the residual is `tolerance` times the target, in squared norm; a target of zero gives zero.
     """
     floor = tolerance * jnp.vdot(target, target)
 
-    def iterate(_: Int[Array, ""], carry: tuple[Vector, Vector, Vector, Float[Array, ""]]) -> tuple[Vector, Vector, Vector, Float[Array, ""]]:
+    def iterate(
+        _: Int[Array, ""], carry: tuple[Vector, Vector, Vector, Float[Array, ""]]
+    ) -> tuple[Vector, Vector, Vector, Float[Array, ""]]:
         x, residual, direction, squared = carry
         image = product(direction)
         going = squared > floor

@@ -29,7 +29,9 @@ BINS = 10
 # mass forward by 0.6 times its share of the mass.
 CENTRE_AHEAD = 0.6 * 4.0 / (100.0 * 4.0 / 3.0 * math.pi * 0.125 + 4.0)
 CENTRE_HEIGHT = 0.5
-CELLS = np.array([(x, y) for x in range(-6, 6, 2) for y in range(-6, 6, 2) if math.hypot(x, y) >= 2.0], dtype=np.float32)
+CELLS = np.array(
+    [(x, y) for x in range(-6, 6, 2) for y in range(-6, 6, 2) if math.hypot(x, y) >= 2.0], dtype=np.float32
+)
 
 
 class State(eqx.Module):

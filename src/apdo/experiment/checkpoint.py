@@ -47,7 +47,9 @@ def load(path: Path, like: Any) -> Any:
             manifest = json.loads(bytes(file[_MANIFEST]))
             if manifest["format"] != FORMAT:
                 raise InvalidInput(f"{path} has checkpoint format {manifest['format']}; this version reads {FORMAT}.")
-            leaves = [_from_numpy(_checked(path, file, manifest["leaves"], name, leaf), leaf) for name, leaf in _named(like)]
+            leaves = [
+                _from_numpy(_checked(path, file, manifest["leaves"], name, leaf), leaf) for name, leaf in _named(like)
+            ]
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, InvalidInput):
             raise

@@ -46,7 +46,9 @@ class Records:
         temporary.replace(path)
 
 
-def rows(metrics: dict[str, np.ndarray], epoch: int, seeds: list[int], samples: int, seconds: float) -> list[dict[str, Any]]:
+def rows(
+    metrics: dict[str, np.ndarray], epoch: int, seeds: list[int], samples: int, seconds: float
+) -> list[dict[str, Any]]:
     """One row per seed from metrics [S, ...]."""
     return [
         {"epoch": epoch, "seed": seed, "samples": samples, "seconds": round(seconds, 4)}

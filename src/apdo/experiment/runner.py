@@ -49,6 +49,7 @@ def training_of(experiment: Experiment) -> loop.Training:
         environment=experiment.environment_config,
         steps=steps,
         environments=environments,
+        side_by_side=loop.suits_side_by_side(),
     )
 
 
@@ -137,7 +138,7 @@ class _Runner:
                 state, adjusted = self._adjust(state)
                 rows[-1]["adjusted_multiplier"] = adjusted
             self._note(epoch - done, rows, elapsed)
-            self._stop_on_failure(chunk, state, epoch)
+            self._stop_on_failure(chunk, state)
             if epoch % settings.checkpoint_every == 0 or epoch == settings.epochs:
                 checkpoint.save(checkpoint.path_of(self.record.folder, epoch), state, epoch)
         return self._result(state)
@@ -186,10 +187,9 @@ class _Runner:
         state, adjusted = self.adjuster.finish(state, learner)
         return state, np.asarray(adjusted)
 
-    def _stop_on_failure(self, chunk: loop.Chunk, state: loop.State, epoch: int) -> None:
-        for name, flags in chunk.finite.items():
-            if not np.all(flags):
-                self._fail(state, name, ~np.asarray(flags))
+    def _stop_on_failure(self, chunk: loop.Chunk, state: loop.State) -> None:
+        if failures := chunk.failures():
+            self._fail(state, failures[0], ~np.asarray(chunk.finite[failures[0]]))
 
     def _fail(self, state: loop.State, quantity: str, seeds: np.ndarray) -> None:
         epoch = int(state.epoch)

@@ -30,7 +30,9 @@ class Settings:
         PAPER,
         choices=one_of("discounted", "total"),
     )
-    environments: int = option(0, "environments side by side; 0: one for each episode of a batch", OURS, within=(0, 10**7))
+    environments: int = option(
+        0, "environments side by side; 0: one for each episode of a batch", OURS, within=(0, 10**7)
+    )
     checkpoint_every: int = option(50, "epochs between checkpoints; the last epoch always has one", OURS, above=0)
 
 
@@ -95,6 +97,7 @@ class Experiment:
             discount=task.discount,
             cost_discount=task.discount if settings.constrain == "discounted" else 1.0,
             horizon=task.horizon,
+            truncates=not task.horizon_terminates,
         )
 
     def shape(self) -> tuple[int, int]:
@@ -125,7 +128,9 @@ def specify(
     experiment.problem()
     k_adj, epochs = getattr(experiment.algorithm_config, "k_adj", 0), experiment.settings.epochs
     if k_adj >= epochs:
-        raise InvalidInput(f"k_adj must come before the run's end: with {epochs} epochs at most {epochs - 1}, not {k_adj}.")
+        raise InvalidInput(
+            f"k_adj must come before the run's end: with {epochs} epochs at most {epochs - 1}, not {k_adj}."
+        )
     return experiment
 
 
@@ -133,7 +138,9 @@ def _lay_over(parts: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     owned: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for name, value in changes.items():
         root = name.split(".")[0]
-        owner = next((part for part, config in parts.items() if hasattr(config, root) and root in _fields(config)), None)
+        owner = next(
+            (part for part, config in parts.items() if hasattr(config, root) and root in _fields(config)), None
+        )
         if owner is None:
             raise unknown("option", name, [known for config in parts.values() for known in options.flatten(config)])
         owned[owner][name] = value

@@ -35,6 +35,7 @@ _PANELS = {"return": "return per episode", "cost": "cost per episode", "multipli
 _ASIDE = {"algorithm", "environment", "note"} | {
     f"settings.{name}" for name in ("limits", "epochs", "seeds", "seed", "checkpoint_every")
 }
+_BAND = "optimal multiplier λ* (95 %)"
 _INK = "#333333"
 _PALE = "#777777"
 _LOOK: dict[Any, Any] = {
@@ -58,16 +59,24 @@ _LOOK: dict[Any, Any] = {
 }
 
 
-def plot(runs: Sequence[Run], out: str | Path, title: str | None = None) -> list[Path]:
+def plot(
+    runs: Sequence[Run],
+    out: str | Path,
+    title: str | None = None,
+    *,
+    band: tuple[float, float] | None = None,
+    names: Sequence[str] | None = None,
+) -> list[Path]:
     """Write the learning curves of the runs, and return the files written.
 
-    `out` with one of `SUFFIXES` is that file; without a suffix it becomes a `.png` and an `.svg`.
+    `out` with one of `SUFFIXES` is that file; without a suffix it becomes a `.png` and an `.svg`. `band` and `names`
+    go to `figure`.
     """
     import matplotlib
 
     files = _files(Path(out))
     with matplotlib.rc_context(_LOOK):
-        picture = figure(runs, title)
+        picture = figure(runs, title, band=band, names=names)
         for file in files:
             date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix.lower())
             try:
@@ -78,8 +87,17 @@ def plot(runs: Sequence[Run], out: str | Path, title: str | None = None) -> list
     return files
 
 
-def figure(runs: Sequence[Run], title: str | None = None) -> Figure:
-    """The learning curves of the runs: axes for return, cost and multiplier, in this order."""
+def figure(
+    runs: Sequence[Run],
+    title: str | None = None,
+    *,
+    band: tuple[float, float] | None = None,
+    names: Sequence[str] | None = None,
+) -> Figure:
+    """The learning curves of the runs: axes for return, cost and multiplier, in this order.
+
+    `band` is where the optimal multiplier lies, drawn among the multipliers; `names` stand for the runs' `labels`.
+    """
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -96,13 +114,16 @@ def figure(runs: Sequence[Run], title: str | None = None) -> Figure:
             for run, colour in zip(runs, colours, strict=True):
                 _draw(panel, run, name, colour, styles)
             _mark_adjustments(panel, runs, colours)
+            if name == "multiplier" and band is not None:
+                panel.axhspan(*band, color=_PALE, alpha=0.5, linewidth=0, zorder=2.5, label=_BAND)
             limits = _draw_limits(panel, runs, colours) if name == "cost" else []
             _scale(panel, runs, name)
             _name_limits(panel, limits)
         if not any(_has(run, "multiplier") for run in runs):
             panels[2].set_yticks([])
             panels[2].text(0.5, 0.5, "no multiplier", transform=panels[2].transAxes, ha="center", color=_PALE)
-        _explain(picture, title or ", ".join(_distinct(run.environment for run in runs)), runs, colours, styles)
+        heading = title or ", ".join(_distinct(run.environment for run in runs))
+        _explain(picture, heading, runs, labels(runs) if names is None else names, colours, styles, band is not None)
     return picture
 
 
@@ -272,17 +293,25 @@ def _scale(panel: Axes, runs: Sequence[Run], name: str) -> None:
 
 
 def _explain(
-    picture: Figure, title: str, runs: Sequence[Run], colours: Sequence[str], styles: Mapping[str, Any]
+    picture: Figure,
+    title: str,
+    runs: Sequence[Run],
+    names: Sequence[str],
+    colours: Sequence[str],
+    styles: Mapping[str, Any],
+    banded: bool,
 ) -> None:
     """The title and the legend above the panels and the small print below them, for which the figure grows."""
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
-    names = labels(runs)
-    handles = [Line2D([], [], color=c, linewidth=2.2, label=n) for c, n in zip(colours, names, strict=True)]
+    handles: list[Any] = [Line2D([], [], color=c, linewidth=2.2, label=n) for c, n in zip(colours, names, strict=True)]
     if len(styles) > 1:
         handles += [Line2D([], [], color=_PALE, linestyle=s, linewidth=1.9, label=n) for n, s in styles.items()]
     if any(_adjusted(run) for run in runs):
         handles.append(Line2D([], [], color=_INK, linestyle=":", linewidth=1.2, label="multiplier adjusted"))
+    if banded:
+        handles.append(Patch(color=_PALE, alpha=0.5, linewidth=0, label=_BAND))
     columns = max(1, min(len(handles), 150 // (8 + max(len(str(handle.get_label())) for handle in handles))))
     picture.legend(
         handles=handles,

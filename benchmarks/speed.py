@@ -1,0 +1,165 @@
+"""Speed of the paper's setting, one JSON line per figure: `make bench`, or `python -m benchmarks.speed --seeds 8` on a GPU.
+
+Every figure is the best and the median of several repetitions after compilation; a shared machine's noise only ever adds.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import random
+
+from apdo import loop, rollout
+from apdo.algorithms import on_policy, pd_ddpg, pdo, primal_steps
+from apdo.core import critics, replay
+from apdo.core.data import flatten
+from apdo.experiment import runner, settings
+
+
+def report(figure: str, value: float, unit: str, **facts) -> None:
+    device = jax.devices()[0]
+    where = {"device": device.device_kind, "cores": os.cpu_count(), "jax": jax.__version__}
+    print(json.dumps({"figure": figure, "value": round(value, 6), "unit": unit} | facts | where), flush=True)
+
+
+def timed(function, *arguments, repetitions: int):
+    """Seconds of each repetition after one warm-up, and the last output."""
+    output = jax.block_until_ready(function(*arguments))
+    seconds = []
+    for _ in range(repetitions):
+        began = time.perf_counter()
+        output = jax.block_until_ready(function(*arguments))
+        seconds.append(time.perf_counter() - began)
+    return seconds, output
+
+
+def epoch_speed(training: loop.Training, seeds: int, repetitions: int) -> loop.State:
+    """PDO end to end: sampling, advantages, value fit, TRPO, dual step."""
+    advance = loop.make_advance(training)
+    state = loop.start(training, list(range(seeds)))
+    began = time.perf_counter()
+    compiled = advance.lower(state, jnp.asarray(1, dtype=jnp.int32)).compile()
+    report("compilation of one PDO epoch", time.perf_counter() - began, "s", seeds=seeds)
+    seconds = []
+    for _ in range(repetitions + 2):
+        began = time.perf_counter()
+        state = jax.block_until_ready(compiled(state, jnp.asarray(1, dtype=jnp.int32))).state
+        seconds.append(time.perf_counter() - began)
+    samples = seeds * training.problem.batch
+    best, median = min(seconds[2:]), statistics.median(seconds[2:])
+    report("PDO end to end", samples / median, "steps/s", best=round(samples / best), seeds=seeds, epoch_seconds=median)
+    return state
+
+
+def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) -> None:
+    """Where an epoch's time goes, each part compiled on its own."""
+    config, problem = training.config, training.problem
+
+    def each(function):
+        return jax.jit(lambda *arguments: loop.over_seeds(training, function, arguments))
+
+    def collect(algorithm, key):
+        act = partial(pdo.act, config, algorithm)
+        axis = "seeds" if training.side_by_side else None
+        shape = {"steps": training.steps, "environments": training.environments}
+        return rollout.collect(training.environment, act, (), key, **shape, seeds_axis=axis)
+
+    def estimate(algorithm, batch):
+        return on_policy.estimate(problem, algorithm.critic, batch, config.trace, config.cost_trace)
+
+    def fit(algorithm, batch, estimates, key):
+        targets = estimates.target.reshape(-1, 1 + problem.constraints)
+        return critics.fit(config.critic, algorithm.critic, key, flatten(batch).observation, targets)
+
+    def improve(algorithm, batch, estimates, key):
+        samples = on_policy.samples(batch, estimates.advantage[..., 0])
+        return primal_steps.improve(config.primal, algorithm.policy, (), samples, key)
+
+    algorithm, key = state.algorithm, state.key
+    seconds, batch = timed(each(collect), algorithm, key, repetitions=repetitions)
+    parts = {"sampling": seconds}
+    parts["advantages"], estimates = timed(each(estimate), algorithm, batch, repetitions=repetitions)
+    parts["value fit"], _ = timed(each(fit), algorithm, batch, estimates, key, repetitions=repetitions)
+    parts["TRPO step"], _ = timed(each(improve), algorithm, batch, estimates, key, repetitions=repetitions)
+    for name, seconds in parts.items():
+        median = statistics.median(seconds)
+        report(f"part of an epoch: {name}", 1e3 * median, "ms", best=1e3 * min(seconds), seeds=key.shape[0])
+
+
+def off_policy_speed(training: loop.Training, learners: int, repetitions: int, iterations: int) -> None:
+    """Primal-dual DDPG on a filled buffer, for several learners at once."""
+    config, problem = pd_ddpg.Learner(), training.problem
+
+    def prepare(key):
+        policy = pdo.init(pdo.Config(), problem, key).policy
+        buffer = pd_ddpg.empty_buffer(problem, 2 * problem.batch)
+        batch = rollout.collect(
+            training.environment,
+            lambda memory, o, k: (policy(o).sample(k), memory),
+            (),
+            key,
+            steps=training.steps,
+            environments=training.environments,
+        )
+        return pd_ddpg.start(config, problem, key), replay.insert(buffer, flatten(batch))
+
+    keys = random.split(random.key(0), learners)
+    learner, buffer = jax.jit(lambda keys: loop.over_seeds(training, prepare, (keys,)))(keys)
+    work = partial(pd_ddpg.learn, config, problem)
+    learn = jax.jit(lambda state, buffer, n: loop.over_seeds(training, work, (state, buffer), (n,)))
+    count = jnp.asarray(iterations, dtype=jnp.int32)
+    seconds, _ = timed(learn, learner, buffer, count, repetitions=repetitions)
+    each = [1e6 * s / iterations for s in seconds]
+    report("primal-dual DDPG iteration", statistics.median(each), "µs", best=min(each), learners=learners)
+
+
+def start_up() -> None:
+    """From the command to the end of a one-epoch run, with everything compiled by an earlier one."""
+    command = [sys.executable, "-c", "from apdo.cli import main; main()"]
+    options = ["train", "pdo", "point-gather", "--epochs", "1", "--quiet", "--out"]
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = []
+        for i in range(4):
+            began = time.perf_counter()
+            subprocess.run([*command, *options, f"{folder}/{i}"], check=True)
+            seconds.append(time.perf_counter() - began)
+    report("second run, command to end of a one-epoch run and its picture", min(seconds[1:]), "s", first=seconds[0])
+    began = time.perf_counter()
+    subprocess.run([*command, "--help"], check=True, capture_output=True)
+    report("apdo --help", time.perf_counter() - began, "s")
+    imports = {}
+    for module in ("jax", "apdo, apdo.experiment.runner"):
+        timer = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        runs = [subprocess.run([sys.executable, "-c", timer], check=True, capture_output=True) for _ in range(5)]
+        imports[module] = min(float(run.stdout) for run in runs)
+    added = imports["apdo, apdo.experiment.runner"] - imports["jax"]
+    report("importing the whole library, above importing jax", added, "s", jax_alone=imports["jax"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--learners", type=int, nargs="*", default=[1])
+    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--iterations", type=int, default=2000)
+    parser.add_argument("--no-start-up", action="store_true")
+    given = parser.parse_args()
+    training = runner.training_of(settings.specify("pdo", "point-gather", preset="paper"))
+    state = epoch_speed(training, given.seeds, given.repetitions)
+    epoch_parts(training, state, given.repetitions)
+    for learners in given.learners:
+        off_policy_speed(training, learners, given.repetitions, given.iterations)
+    if not given.no_start_up:
+        start_up()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,561 @@
+"""The paper's experiments as one resumable batch: both figures, the step-size study, and the optimal multiplier.
+
+A study is a list of arms; an arm is an algorithm with its options, and may serve several studies. Each arm runs its
+seeds in one program, in a block: `OUT/runs/ARM/seeds-000-009/` is an ordinary run folder. A finished block is never run
+again, one that is not finished is made anew, and more seeds mean one more block. `OUT/study.json` says what the folder
+holds, so that results of two configurations never meet in one table.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from apdo.errors import InvalidInput, NumericalFailure, unknown
+from apdo.experiment import runner, settings
+from apdo.experiment.settings import Experiment
+from apdo.report import claims, comparison, page, plot, runs
+from apdo.report.comparison import OptimalMultiplier, Target
+from apdo.report.runs import Run
+
+Option = float | int | str
+Train = Callable[[Experiment, Path], object]
+"""Runs an experiment into a new run folder."""
+Say = Callable[[str], None]
+"""Tells the user something."""
+
+ENVIRONMENT = "point-gather"
+FORMAT = 1
+TARGET = Target()
+_BLOCK = re.compile(r"seeds-(\d+)-(\d+)")
+_OURS = ("lock", "study.json.partial")
+"""What a batch that was killed at its very start leaves behind."""
+_MANY = 7
+"""Arms that can be told apart by colour alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How large the studies are."""
+
+    name: str
+    seeds: int
+    batch: int
+    epochs: int
+    iterations: int
+    """Primal-dual DDPG iterations of an adjustment."""
+    grid: tuple[float, ...]
+    """The multipliers that are held fixed to find λ*."""
+    fixed_epochs: int
+    """For how long."""
+    settled: int
+    """How many of the last epochs count."""
+    options: Mapping[str, Mapping[str, Option]] = dataclasses.field(default_factory=dict)
+    """What else is changed from the paper's settings, by algorithm."""
+    note: str = ""
+    """Printed on every picture and on the page."""
+
+
+# Fewer epochs and iterations, so wider steps and higher rates: the curves keep their shape.
+_WIDER: dict[str, Option] = {"primal.radius": 0.02}
+_QUICKER: dict[str, Option] = {
+    "off_policy.critic_rate": 3e-3,
+    "off_policy.actor_rate": 3e-3,
+    "off_policy.target_rate": 0.01,
+    "off_policy.dual_rate": 0.05,
+}
+
+SCALES = {
+    "full": Scale(
+        name="full",
+        seeds=10,
+        batch=50_000,
+        epochs=150,
+        iterations=500_000,
+        grid=(8.0, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0),
+        fixed_epochs=300,
+        settled=50,
+    ),
+    "small": Scale(
+        name="small",
+        seeds=3,
+        batch=5_000,
+        epochs=50,
+        iterations=8_000,
+        grid=(4.0, 6.0, 8.0, 10.0, 12.0),
+        fixed_epochs=80,
+        settled=20,
+        options={"pdo": _WIDER, "apdo": _WIDER | _QUICKER, "cpo": {"search.radius": 0.02}},
+        note="MINIATURE: 50 epochs of 5,000 samples with trust regions twice as wide, and 8,000 off-policy iterations "
+        "at 3 to 10 times the rates, where the paper has 150 epochs of 50,000 and 500,000 iterations. It shows that "
+        "everything works; it is no evidence about the paper.",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """An algorithm with its options."""
+
+    name: str
+    """Of its folder."""
+    title: str
+    algorithm: str
+    options: Mapping[str, Option]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Arms that belong in one picture."""
+
+    name: str
+    title: str
+    text: str
+    arms: tuple[Arm, ...]
+    colours: int = _MANY
+    """After how many arms the colours begin again, with another line style."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Consecutive seeds of an arm, which run in one program."""
+
+    arm: Arm
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def seeds(self) -> range:
+        """Its seeds."""
+        first, count = self.experiment.settings.seed, self.experiment.settings.seeds
+        return range(first, first + count)
+
+
+STEPS = (0.01, 0.05, 0.1, 0.5)
+EPOCHS = (1, 5, 10)
+STUDIES = ("fig1", "fig2", "step-size", "lambda-star")
+
+
+def studies(scale: Scale) -> dict[str, Study]:
+    """The paper's experiments, by name."""
+    run: dict[str, Option] = {"batch": scale.batch, "epochs": scale.epochs}
+    adjusting = run | {"off_policy_iterations": scale.iterations}
+
+    def pdo(step: float) -> Arm:
+        return Arm(f"pdo-{step:g}", f"PDO, step {step:g}", "pdo", run | {"dual_step": step})
+
+    def apdo(step: float, k_adj: int = 5) -> Arm:
+        name = f"apdo-k{k_adj}" if step == 0.1 else f"apdo-{step:g}"
+        title = f"APDO, K_adj {k_adj}" + ("" if step == 0.1 else f", step {step:g}")
+        return Arm(name, title, "apdo", adjusting | {"dual_step": step, "k_adj": k_adj})
+
+    def fixed(value: float) -> Arm:
+        held = {"dual_step": 0.0, "initial_multiplier": value, "epochs": scale.fixed_epochs}
+        return Arm(f"fixed-{value:g}", f"λ = {value:g}", "pdo", run | held)
+
+    found = (
+        Study(
+            "fig1",
+            "Figure 1: APDO, PDO and CPO",
+            "The paper's comparison: one adjustment after epoch 5, against plain dual ascent and CPO. CPO's multiplier "
+            "is that of its own subproblem, solved anew in every epoch; the paper does not show it.",
+            (apdo(0.1), pdo(0.1), Arm("cpo", "CPO", "cpo", run)),
+        ),
+        Study(
+            "fig2",
+            "Figure 2: when to adjust",
+            "APDO with its adjustment after epoch 1, 5 or 10.",
+            tuple(apdo(0.1, k_adj) for k_adj in EPOCHS),
+        ),
+        Study(
+            "step-size",
+            "The step of dual ascent",
+            "PDO and APDO (K_adj 5) with the steps that the paper tried. A colour is a step, a line style an "
+            "algorithm; APDO without a step in its name has 0.1.",
+            (*(pdo(step) for step in STEPS), *(apdo(step) for step in STEPS)),
+            colours=len(STEPS),
+        ),
+        Study(
+            "lambda-star",
+            "The optimal multiplier",
+            "PDO with its multiplier held fixed. The larger it is, the smaller the cost once it has settled; where "
+            "that crosses the limit lies λ*.",
+            tuple(fixed(value) for value in scale.grid),
+        ),
+    )
+    return {study.name: study for study in found}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is asked for."""
+
+    scale: Scale
+    seeds: int
+    out: Path
+    arms: tuple[Arm, ...]
+
+
+def plan(what: str, seeds: int | None, scale: str, out: Path | None) -> Plan:
+    """A study, or all of them, on so many seeds; everything checked that can be before there is a folder."""
+    if what not in (*STUDIES, "all"):
+        raise unknown("figure", what, (*STUDIES, "all"))
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    size = SCALES[scale]
+    count = size.seeds if seeds is None else seeds
+    if count < 1:
+        raise InvalidInput(f"--seeds must be at least 1, not {count}.")
+    every = studies(size)
+    chosen = list(every.values()) if what == "all" else [every[what]]
+    return Plan(size, count, out or Path("runs") / f"reproduce-{scale}", tuple(distinct(chosen)))
+
+
+def reproduce(wanted: Plan, command: str) -> None:
+    """Run what is missing, and write the pictures and the page."""
+    failures = fill(wanted)
+    report(wanted, command)
+    if failures:
+        raise NumericalFailure(f"not everything could be run: {'; '.join(failures)}")
+
+
+def fill(wanted: Plan, train: Train = runner.run, say: Say = print) -> list[str]:
+    """Run what is missing; one block that fails does not stop the others, and is told of in the list returned."""
+    with _alone(wanted):
+        missing = [block for arm in wanted.arms for block in missing_blocks(wanted, arm, say)]
+        _announce(wanted, missing, say)
+        failures = []
+        for i, block in enumerate(missing, start=1):
+            say(f"[{i} of {len(missing)}] {block.arm.title}, seeds {block.seeds.start} to {block.seeds.stop - 1}")
+            try:
+                train(block.experiment, block.folder)
+            except NumericalFailure as error:
+                say(f"{block.folder} failed: {error}")
+                failures.append(f"{block.arm.name}: {error}")
+    return failures
+
+
+def distinct(chosen: Sequence[Study]) -> list[Arm]:
+    """The arms of the studies, each once."""
+    return list({arm.name: arm for study in chosen for arm in study.arms}.values())
+
+
+# What is there, and what is missing.
+
+
+def experiment_of(arm: Arm, scale: Scale, first: int, count: int) -> Experiment:
+    """The run of an arm on consecutive seeds. Checkpoints are kept of the end only."""
+    epochs = int(arm.options["epochs"])
+    changes = {
+        **scale.options.get(arm.algorithm, {}),
+        **arm.options,
+        "seed": first,
+        "seeds": count,
+        "checkpoint_every": epochs,
+    }
+    found = settings.specify(arm.algorithm, ENVIRONMENT, changes, "paper")
+    return dataclasses.replace(found, note=scale.note)
+
+
+def missing_blocks(wanted: Plan, arm: Arm, say: Say = print) -> list[Block]:
+    """The blocks that an arm still needs beside the finished ones; those that are not finished are removed."""
+    have: set[int] = set()
+    for folder in _block_folders(wanted.out, arm):
+        reason = _unfinished(folder, arm, wanted.scale)
+        if reason:
+            say(f"{folder}: {reason}; it is removed and run again.")
+            shutil.rmtree(folder)
+        else:
+            have |= set(_seeds_of(folder))
+    blocks = []
+    for first, size in _gaps([seed for seed in range(wanted.seeds) if seed not in have]):
+        folder = wanted.out / "runs" / arm.name / f"seeds-{first:03d}-{first + size - 1:03d}"
+        blocks.append(Block(arm, experiment_of(arm, wanted.scale, first, size), folder))
+    return blocks
+
+
+def finished_run(out: Path, arm: Arm, count: int) -> Run | None:
+    """The finished seeds below `count` of an arm as one run; None if there are none."""
+    parts = [comparison.take(runs.read(folder), range(count)) for folder in _block_folders(out, arm) if _ended(folder)]
+    parts = [part for part in parts if part.seeds]
+    return comparison.join(parts) if parts else None
+
+
+def _block_folders(out: Path, arm: Arm) -> list[Path]:
+    folder = out / "runs" / arm.name
+    return sorted(path for path in folder.glob("seeds-*") if _BLOCK.fullmatch(path.name)) if folder.is_dir() else []
+
+
+def _seeds_of(folder: Path) -> range:
+    found = _BLOCK.fullmatch(folder.name)
+    if found is None:
+        raise InvalidInput(f"{folder} is not named like a block of seeds.")
+    return range(int(found[1]), int(found[2]) + 1)
+
+
+def _ended(folder: Path) -> bool:
+    try:
+        return runs.read_description(folder).get("status") == "finished"
+    except InvalidInput:
+        return False
+
+
+def _unfinished(folder: Path, arm: Arm, scale: Scale) -> str:
+    """Why a block has to be run again, or nothing; a finished one of another configuration is an error."""
+    try:
+        description = runs.read_description(folder)
+    except InvalidInput:
+        return "half-written"
+    status = description.get("status", "unknown")
+    if status != "finished":
+        return "half-written" if status == "running" else str(status)
+    seeds = _seeds_of(folder)
+    wanted = experiment_of(arm, scale, seeds.start, len(seeds)).describe()
+    differences = _differences(description.get("config"), wanted)
+    if differences:
+        raise InvalidInput(f"{folder} is from another configuration: {differences}; choose another folder with --out.")
+    try:
+        whole = len(runs.read(folder).epochs) == arm.options["epochs"]
+    except InvalidInput:
+        whole = False
+    return "" if whole else "its metrics are not complete"
+
+
+def _gaps(seeds: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as stretches: (first, how many)."""
+    stretches: list[tuple[int, int]] = []
+    for seed in seeds:
+        if stretches and sum(stretches[-1]) == seed:
+            stretches[-1] = (stretches[-1][0], stretches[-1][1] + 1)
+        else:
+            stretches.append((seed, 1))
+    return stretches
+
+
+# The folder of a study.
+
+
+@contextlib.contextmanager
+def _alone(wanted: Plan) -> Iterator[None]:
+    """The folder, checked to be of this configuration, and kept from other processes."""
+    out = wanted.out
+    if out.exists() and not out.is_dir():
+        raise InvalidInput(f"{out} is not a folder; choose another with --out.")
+    file = out / "study.json"
+    if out.exists() and not file.exists() and any(path.name not in _OURS for path in out.iterdir()):
+        raise InvalidInput(f"{out} exists and is no study's folder (it has no study.json); choose another with --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidInput(f"another apdo reproduce is at work in {out}.") from None
+        _record(file, wanted)
+        yield
+
+
+def _record(file: Path, wanted: Plan) -> None:
+    """Check `study.json` against what is wanted, and add to it what is new."""
+    scale = wanted.scale
+    arms_now = {arm.name: _shared(experiment_of(arm, scale, 0, 1)) for arm in wanted.arms}
+    known = _known(file) if file.exists() else {}
+    before = known.get("arms", {})
+    common = [name for name in arms_now if name in before]
+    differences = _differences(known.get("scale", scale.name), scale.name, "scale") or _differences(
+        {name: before[name] for name in common}, {name: arms_now[name] for name in common}
+    )
+    if differences:
+        raise InvalidInput(
+            f"{file.parent} is from another configuration: {differences}; choose another folder with --out."
+        )
+    study = {"format": FORMAT, "scale": scale.name, "arms": before | arms_now}
+    temporary = file.with_name("study.json.partial")
+    temporary.write_text(json.dumps(study, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(file)
+
+
+def _known(file: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+        sound = known["format"] == FORMAT and isinstance(known["scale"], str) and isinstance(known["arms"], dict)
+    except (OSError, ValueError, KeyError, TypeError):
+        sound, known = False, {}
+    if not sound:
+        raise InvalidInput(f"{file} cannot be read; choose another folder with --out.")
+    return known
+
+
+def _shared(experiment: Experiment) -> dict[str, Any]:
+    """The configuration without what differs from block to block."""
+    described = experiment.describe()
+    described["settings"] = {
+        name: value for name, value in described["settings"].items() if name not in ("seed", "seeds")
+    }
+    return described
+
+
+def _differences(there: object, here: object, what: str = "", most: int = 4) -> str:
+    """What two nested dictionaries, or two values, do not have in common, in words; empty if nothing."""
+    old, new = _flat(there, what), _flat(here, what)
+    found = [
+        f"{name} is {old.get(name, 'absent')} there and {new.get(name, 'absent')} here"
+        for name in sorted(old.keys() | new.keys(), key=lambda name: (name.count("."), name))
+        if old.get(name) != new.get(name)
+    ]
+    rest = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + rest
+
+
+def _flat(nested: object, above: str) -> dict[str, object]:
+    """The leaves of nested dictionaries by their dotted names, as JSON gives them back."""
+    if not isinstance(nested, dict):
+        return {above: json.loads(json.dumps(nested))}
+    flat: dict[str, object] = {}
+    for name, inner in nested.items():
+        flat |= _flat(inner, f"{above}.{name}" if above else str(name))
+    return flat
+
+
+# Running.
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """What a kind of machine does, for an estimate."""
+
+    what: str
+    steps: float
+    """Environment steps in a second, all seeds together."""
+    iteration: float
+    """Seconds of one primal-dual DDPG iteration."""
+    together: bool
+    """Whether the seeds' iterations run at once."""
+    compilation: float
+    """Seconds for a program."""
+
+
+SPEEDS = {
+    "cpu": Speed("a CPU with two cores", steps=100_000, iteration=4e-4, together=False, compilation=12),
+    "gpu": Speed("a GPU (H200)", steps=14e6, iteration=1.4e-4, together=True, compilation=14),
+}
+
+
+def seconds_for(blocks: Sequence[Block], backend: str) -> float:
+    """About how long blocks take."""
+    speed = SPEEDS.get(backend, SPEEDS["gpu"])
+    total, compiled = 0.0, set()
+    for block in blocks:
+        options, seeds = block.arm.options, len(block.seeds)
+        iterations = int(options.get("off_policy_iterations", 0))
+        total += seeds * int(options["epochs"]) * int(options["batch"]) / speed.steps
+        total += iterations * speed.iteration * (1 if speed.together else seeds)
+        # Multipliers held fixed share a program; everything else is compiled anew, an adjustment by itself.
+        program = (block.arm.name.split("-")[0] if options.get("dual_step") == 0.0 else block.arm.name, seeds)
+        total += (1.0 if program not in compiled else 0.2) * speed.compilation * (1.6 if iterations else 1.0)
+        compiled.add(program)
+    return total
+
+
+def _announce(wanted: Plan, missing: Sequence[Block], say: Say) -> None:
+    if wanted.scale.note:
+        say(wanted.scale.note)
+    done = len(wanted.arms) - len({block.arm.name for block in missing})
+    seeds = f"{wanted.seeds} seed{'s' * (wanted.seeds > 1)} each"
+    say(f"{len(wanted.arms)} arms with {seeds}, into {wanted.out}; {done} of them are finished already.")
+    if not missing:
+        return
+    for block in missing:
+        sizes = f"{block.arm.options['epochs']} epochs of {block.arm.options['batch']:,}"
+        say(f"  {block.arm.name:12}  seeds {block.seeds.start} to {block.seeds.stop - 1}, {sizes}")
+    backend = jax.default_backend()
+    speed = SPEEDS.get(backend, SPEEDS["gpu"])
+    if wanted.scale.name == "full" and backend == "cpu":
+        say("JAX sees no GPU here, so this runs on the CPU. `--scale small` is a miniature for that.")
+    say(f"about {_duration(seconds_for(missing, backend))} on {speed.what}; an interrupted batch goes on where it was.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+# What comes out.
+
+
+def report(wanted: Plan, command: str, say: Say = print) -> None:
+    """Pictures, `results.json` and the page, of every study whose arms are all finished in the folder."""
+    out, scale = wanted.out, wanted.scale
+    every = studies(scale)
+    found = {arm.name: finished_run(out, arm, wanted.seeds) for arm in distinct(list(every.values()))}
+    known = {name: run for name, run in found.items() if run is not None}
+    complete = [study for study in every.values() if all(arm.name in known for arm in study.arms)]
+    if not complete:
+        say(f"{out} has no finished study yet, so that there is nothing to report.")
+        return
+    used = {arm.name: arm for arm in distinct(complete)}
+    optimal = _optimal(every["lambda-star"], complete, known, scale)
+    band = None if optimal is None else (optimal.estimate.low, optimal.estimate.high)
+    for study in complete:
+        members = [known[arm.name] for arm in study.arms]
+        names = [arm.title for arm in study.arms]
+        title = f"{study.title} (miniature)" if scale.note else study.title
+        files = plot.plot(members, out / study.name, title, band=band, names=names)
+        say(f"picture: {', '.join(str(file) for file in files)}")
+    arms = {
+        name: page.Arm(arm.title, known[name], comparison.summarise(known[name], TARGET, optimal))
+        for name, arm in used.items()
+    }
+    tried = every["step-size"].arms
+    steps = {
+        algorithm: {float(arm.options["dual_step"]): arm.name for arm in tried if arm.algorithm == algorithm}
+        for algorithm in ("pdo", "apdo")
+    }
+    document = page.Document(
+        title="Accelerated primal-dual policy optimisation, reproduced",
+        note=scale.note,
+        arms=arms,
+        figures=tuple(
+            page.Figure(s.name, s.title, s.text, tuple(arm.name for arm in s.arms), s.colours, s.name == "lambda-star")
+            for s in complete
+        ),
+        target=TARGET,
+        optimal=optimal,
+        claims=tuple(claims.claims({name: known[name] for name in used}, TARGET, optimal, steps)),
+        facts=_facts(out, used.values(), command),
+    )
+    page.write_results(document, out / "results.json")
+    written = page.write(document, out / "report.html")
+    say(f"numbers: {out / 'results.json'}")
+    say(f"page:    {written}")
+
+
+def _optimal(
+    study: Study, complete: Sequence[Study], known: Mapping[str, Run], scale: Scale
+) -> OptimalMultiplier | None:
+    if study not in complete:
+        return None
+    fixed = {float(arm.options["initial_multiplier"]): known[arm.name] for arm in study.arms}
+    return comparison.optimal_multiplier(fixed, scale.settled)
+
+
+def _facts(out: Path, arms: Iterable[Arm], command: str) -> tuple[tuple[str, str], ...]:
+    """Where the numbers come from."""
+    descriptions = [
+        runs.read_description(folder) for arm in arms for folder in _block_folders(out, arm) if _ended(folder)
+    ]
+    wall = sum(page.wall_seconds(description) for description in descriptions)
+    return (
+        ("command", command),
+        ("wall time of all blocks", _duration(wall)),
+        ("made", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")),
+        *page.provenance(descriptions),
+    )

@@ -1,0 +1,71 @@
+"""APDO is PDO but for one jump."""
+
+import jax
+import numpy as np
+import pytest
+
+from apdo.algorithms import apdo, pd_ddpg, pdo
+from apdo.core import critics, gaussian
+from problems import Reach, run, training_of
+
+SMALL = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatch=100)}
+K_ADJ = 2
+OFF_POLICY = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    task = Reach(costs=2)
+    config = apdo.Config(k_adj=K_ADJ, off_policy=OFF_POLICY, off_policy_iterations=150, **SMALL)
+    return {
+        "apdo": run(training_of(apdo, config, task), [3], 5),
+        "pdo": run(training_of(pdo, pdo.Config(**SMALL), task), [3], 5),
+    }
+
+
+def test_up_to_the_adjustment_every_number_equals_pdo_bit_for_bit(runs):
+    for epoch in range(K_ADJ + 1):
+        ours, theirs = runs["apdo"][1][epoch], runs["pdo"][1][epoch]
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"epoch {epoch}, {name}")
+
+
+def test_after_the_adjustment_multiplier_and_policy_differ_from_pdo(runs):
+    ours, theirs = (runs[name][1] for name in ("apdo", "pdo"))
+    assert np.all(np.abs(ours[K_ADJ + 1]["multiplier"] - theirs[K_ADJ + 1]["multiplier"]) > 0.5)
+    assert not np.array_equal(ours[K_ADJ + 2]["return"], theirs[K_ADJ + 2]["return"])
+
+
+def test_after_the_jump_dual_ascent_goes_on_from_the_new_multiplier(runs):
+    _, history = runs["apdo"]
+    before, after = history[K_ADJ + 1], history[K_ADJ + 2]
+    expected = np.maximum(before["multiplier"] + 0.1 * (before["cost"] - 0.5), 0.0)
+    np.testing.assert_allclose(after["multiplier"], expected, rtol=1e-5)
+
+
+def test_the_buffer_holds_exactly_the_batches_up_to_the_adjustment():
+    """K_adj + 1 batches, since k counts from 0; every transition in it is one that was sampled."""
+    config = apdo.Config(k_adj=K_ADJ, off_policy=OFF_POLICY, off_policy_iterations=10, **SMALL)
+    training = training_of(apdo, config, Reach(costs=2))
+    state, history = run(training, [3], K_ADJ + 1)
+    buffer = jax.tree.map(lambda leaf: leaf[0], state.algorithm.buffer)
+    assert buffer.capacity == (K_ADJ + 1) * training.problem.batch == int(buffer.filled)
+    o, a = 2, 1
+    rewards = np.asarray(buffer.rows[: buffer.capacity, o + a]).reshape(K_ADJ + 1, training.steps, -1)
+    np.testing.assert_allclose(rewards.sum(axis=1).mean(axis=1), [row["return"][0] for row in history], rtol=1e-5)
+
+
+def test_the_jump_is_to_the_mean_of_the_off_policy_path():
+    from apdo import loop
+
+    config = apdo.Config(k_adj=0, off_policy=OFF_POLICY, off_policy_iterations=150, **SMALL)
+    training = training_of(apdo, config, Reach(costs=2))
+    state, _ = run(training_of(apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, **SMALL), Reach(costs=2)), [0], 1)
+    adjuster = loop.Adjuster(training)
+    learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
+    mean = np.asarray(learner.multiplier_mean)
+    adjusted, reported = adjuster.finish(state, learner)
+    np.testing.assert_array_equal(adjusted.algorithm.pdo.multiplier, mean)
+    np.testing.assert_array_equal(reported, mean)
+    assert int(learner.iteration[0]) == 150

@@ -1,0 +1,158 @@
+"""Primal-dual DDPG: its targets, its three updates, its average, its exploration."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import random
+
+from apdo.algorithms import pd_ddpg
+from apdo.core import replay
+from apdo.core.data import flatten
+from problems import Reach, problem_of, random_batch
+
+TASK = Reach(costs=2)
+PROBLEM = problem_of(TASK, 200, (0.3, 0.4))
+CONFIG = pd_ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16)
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return pd_ddpg.start(CONFIG, PROBLEM, random.key(0))
+
+
+@pytest.fixture(scope="module")
+def buffer():
+    batch = random_batch(random.key(1), TASK, 10, 20)
+    return replay.insert(pd_ddpg.empty_buffer(PROBLEM, 1000), flatten(batch))
+
+
+@pytest.fixture(scope="module")
+def minibatch(buffer):
+    return replay.sample(buffer, random.key(2), (16,))
+
+
+def network(mlp, x):
+    for weight, bias in zip(mlp.weights[:-1], mlp.biases[:-1], strict=True):
+        x = np.tanh(x @ np.asarray(weight) + np.asarray(bias))
+    return x @ np.asarray(mlp.weights[-1]) + np.asarray(mlp.biases[-1])
+
+
+def critics_by_hand(networks, s, a):
+    x = np.concatenate([s, a], axis=-1)
+    return np.stack([network(jax.tree.map(lambda leaf, k=k: leaf[k], networks.critics), x)[:, 0] for k in range(3)])
+
+
+def test_targets_bootstrap_except_where_the_episode_terminated(learner, minibatch):
+    target = np.asarray(pd_ddpg.targets(PROBLEM, learner.target, minibatch))
+    s, done = np.asarray(minibatch.next_observation), np.asarray(minibatch.terminated)
+    after = critics_by_hand(learner.target, s, network(learner.target.actor, s))
+    now = np.concatenate([np.asarray(minibatch.reward)[None], np.asarray(minibatch.cost).T])
+    expected = now + PROBLEM.discount * np.where(done, 0.0, 1.0) * after
+    assert 0 < done.sum() < len(done)
+    np.testing.assert_allclose(target, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(target[:, done], now[:, done], rtol=1e-6)
+
+
+def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorithm_2_says(learner, minibatch):
+    multiplier = jnp.asarray([0.5, 2.0])
+    state = pd_ddpg.LearnerState(**{**vars(learner), "multiplier": multiplier})
+    after, cost = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))(
+        CONFIG, PROBLEM, state, minibatch, minibatch.observation
+    )
+    s, a = minibatch.observation, minibatch.action
+    y = pd_ddpg.targets(PROBLEM, state.target, minibatch)
+
+    def critic_loss(critics):
+        return jnp.sum(jnp.mean((y - pd_ddpg.Networks(critics, state.learned.actor).q(s, a)) ** 2, axis=1))
+
+    adam = optax.adam(1e-3)
+    update, _ = adam.update(jax.grad(critic_loss)(state.learned.critics), adam.init(state.learned.critics))
+    critics = optax.apply_updates(state.learned.critics, update)
+
+    def lagrangian(actor):
+        q = pd_ddpg.Networks(critics, actor).q(s, pd_ddpg.Networks(critics, actor).mu(s))
+        return jnp.mean(q[0] - 0.5 * q[1] - 2.0 * q[2])
+
+    ascent = jax.tree.map(jnp.negative, jax.grad(lagrangian)(state.learned.actor))
+    update, _ = adam.update(ascent, adam.init(state.learned.actor))
+    actor = optax.apply_updates(state.learned.actor, update)
+    for ours, theirs in zip(
+        jax.tree.leaves(after.learned), jax.tree.leaves(pd_ddpg.Networks(critics, actor)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    judged = pd_ddpg.Networks(critics, state.learned.actor)
+    expected_cost = np.asarray(judged.q(s, judged.mu(s)))[1:].mean(axis=1)
+    np.testing.assert_allclose(cost, expected_cost, rtol=1e-4, atol=1e-6)
+    expected = np.maximum(np.asarray(multiplier) + 0.01 * (expected_cost - np.array([0.3, 0.4])), 0.0)
+    np.testing.assert_allclose(after.multiplier, expected, rtol=1e-5)
+    for new, target, old in zip(
+        jax.tree.leaves(after.learned), jax.tree.leaves(after.target), jax.tree.leaves(state.target), strict=True
+    ):
+        np.testing.assert_allclose(target, 0.001 * np.asarray(new) + 0.999 * np.asarray(old), rtol=1e-5, atol=1e-8)
+
+
+def test_the_off_policy_multiplier_is_the_mean_of_the_path(learner, buffer):
+    """Over a count that the block size does not divide, in one call and in pieces."""
+    learn = jax.jit(pd_ddpg.learn, static_argnums=(0, 1))
+    state, path = learner, []
+    for _ in range(250):
+        state = learn(CONFIG, PROBLEM, state, buffer, jnp.asarray(1))
+        path.append(np.asarray(state.multiplier))
+    np.testing.assert_allclose(state.multiplier_mean, np.mean(path, axis=0), rtol=1e-4)
+    assert np.std(path, axis=0).max() > 0.01
+    assert int(state.iteration) == 250
+    whole = learn(CONFIG, PROBLEM, learner, buffer, jnp.asarray(200))
+    pieces = learn(CONFIG, PROBLEM, learn(CONFIG, PROBLEM, learner, buffer, jnp.asarray(100)), buffer, jnp.asarray(100))
+    for ours, theirs in zip(jax.tree.leaves(whole), jax.tree.leaves(pieces), strict=True):
+        if not jnp.issubdtype(ours.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_dual_gradient_can_be_taken_at_episode_starts_only(learner, buffer):
+    """With a cost critic that tells the start of an episode by its observation, the two choices must differ."""
+    config = pd_ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16, dual_states="starts")
+    rows, count = replay.episode_starts(buffer)
+    starts = replay.take(buffer, rows[: int(count)])
+    assert np.all(np.asarray(starts.step) == 0)
+    dual_states = starts.observation[:16]
+    minibatch = replay.sample(buffer, random.key(3), (16,))
+    iterate = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))
+    _, cost = iterate(config, PROBLEM, learner, minibatch, dual_states)
+    after, _ = iterate(CONFIG, PROBLEM, learner, minibatch, minibatch.observation)
+    judged = pd_ddpg.Networks(after.learned.critics, learner.learned.actor)
+    expected = judged.q(dual_states, judged.mu(dual_states))[1:].mean(axis=1)
+    np.testing.assert_allclose(cost, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_slack_constraint_ends_at_a_multiplier_of_zero_and_a_violated_one_rises(buffer):
+    """Costs are positive: a limit far above them is slack, one below them cannot be met."""
+    problem = problem_of(TASK, 200, (100.0, -1.0))
+    config = pd_ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16, initial_multiplier=1.0)
+    state = pd_ddpg.start(config, problem, random.key(0))
+    state = jax.jit(pd_ddpg.learn, static_argnums=(0, 1))(config, problem, state, buffer, jnp.asarray(300))
+    assert float(state.multiplier[0]) == 0.0
+    assert float(state.multiplier[1]) > 2.0
+
+
+def test_with_an_environment_it_explores_around_its_actor_and_learns_a_simple_task():
+    """Reward a - 0.1 a² with |a| ≤ 2 and no binding limit: the actor must come to push hard."""
+    from problems import run, training_of
+
+    config = pd_ddpg.Config(
+        learner=pd_ddpg.Learner(critic_hidden=(32, 32), actor_hidden=(16,), minibatch=64, target_rate=0.01),
+        replay_capacity=20_000,
+        updates=2.0,
+    )
+    training = training_of(pd_ddpg, config, limits=(100.0,), environments=40)
+    state, history = run(training, [0], 30)
+    assert float(history[-1]["return"][0]) > 5.0 > float(history[0]["return"][0])
+    assert float(history[-1]["multiplier"][0, 0]) == 0.0
+    actor = jax.tree.map(lambda leaf: leaf[0], pd_ddpg.learned_policy(state.algorithm))
+    noisy = [
+        pd_ddpg.act(config, jax.tree.map(lambda x: x[0], state.algorithm), jnp.zeros(1), jnp.zeros(2), k)[0]
+        for k in random.split(random.key(1), 50)
+    ]
+    assert np.std(noisy) == pytest.approx(0.3, rel=0.4)
+    assert np.mean(noisy) == pytest.approx(float(actor(jnp.zeros(2)).mode()[0]), abs=0.2)

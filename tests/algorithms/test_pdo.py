@@ -1,0 +1,144 @@
+"""PDO's epoch: the order of its parts, and what each sees."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from apdo.algorithms import pdo, primal_steps, trpo
+from apdo.core import critics, gaussian
+from problems import Reach, problem_of, random_batch
+
+SMALL = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatch=100)}
+
+
+def one_epoch(config, task, limits, multiplier):
+    problem = problem_of(task, 200, limits)
+    state = pdo.init(config, problem, random.key(0))
+    state = pdo.State(state.policy, state.optimiser, state.critic, jnp.asarray(multiplier))
+    batch = random_batch(random.key(1), task, 10, 20)
+    after, metrics = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, batch, random.key(2))
+    return problem, batch, state, after, metrics
+
+
+def discounted_costs(problem, batch):
+    """C_i by hand: the mean over the batch's episodes of Σ γ^t c_t."""
+    cost = np.asarray(batch.cost, np.float64)
+    horizon, totals = problem.horizon, []
+    for start in range(0, cost.shape[0], horizon):
+        for n in range(cost.shape[1]):
+            totals.append(sum(problem.cost_discount**t * cost[start + t, n] for t in range(horizon)))
+    return np.mean(totals, axis=0)
+
+
+def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
+    config = pdo.Config(dual_step=0.3, **SMALL)
+    problem, batch, before, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 2.0), [0.5, 0.7])
+    expected = discounted_costs(problem, batch)
+    np.testing.assert_allclose(metrics["cost"], expected, rtol=1e-5)
+    np.testing.assert_allclose(after.multiplier, [0.5, 0.7] + 0.3 * (expected - np.array([1.0, 2.0])), rtol=1e-5)
+
+
+def test_a_multiplier_never_falls_below_zero_and_a_step_of_zero_holds_it():
+    _, _, _, after, _ = one_epoch(pdo.Config(dual_step=5.0, **SMALL), Reach(costs=2), (1e3, 1e3), [0.1, 0.0])
+    np.testing.assert_array_equal(after.multiplier, [0.0, 0.0])
+    _, _, _, after, _ = one_epoch(pdo.Config(dual_step=0.0, **SMALL), Reach(costs=2), (0.1, 0.1), [0.1, 3.0])
+    np.testing.assert_array_equal(after.multiplier, np.float32([0.1, 3.0]))
+
+
+def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
+    task = Reach(costs=2)
+    step = primal_steps.Trpo(damping=1e-2)
+    config = pdo.Config(primal=step, **SMALL)
+    problem, batch, before, after, _ = one_epoch(config, task, (1.0, 1.0), [0.0, 0.0])
+    reward_critic = critics.Critic(jax.tree.map(lambda leaf: leaf[:1], before.critic.networks), before.critic.optimiser)
+    estimates = critics.estimate(
+        reward_critic,
+        batch,
+        batch.reward[..., None],
+        jnp.asarray([problem.discount]),
+        jnp.asarray([0.95]),
+        truncates=problem.truncates,
+    )
+    flat = estimates.advantage.reshape(-1)
+    samples = primal_steps.Samples(
+        batch.observation.reshape(200, -1), batch.action.reshape(200, -1), (flat - flat.mean()) / flat.std()
+    )
+    improve = jax.jit(primal_steps.improve, static_argnums=0)
+    expected, _, _ = improve(step, before.policy, (), samples, random.key(9))
+    for ours, theirs in zip(jax.tree.leaves(after.policy), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-5)
+
+
+def test_large_multipliers_turn_the_primal_step_against_the_cost():
+    """The surrogate of the return falls and that of the cost too, where the two conflict."""
+    task = Reach(costs=1)
+    for multiplier, sign in (([0.0], 1), ([1e4], -1)):
+        config = pdo.Config(**SMALL)
+        problem = problem_of(task, 200, (1.0,))
+        state = pdo.init(config, problem, random.key(0))
+        state = pdo.State(state.policy, state.optimiser, state.critic, jnp.asarray(multiplier))
+        batch = random_batch(random.key(1), task, 10, 20)
+        # reward and cost are the same thing
+        batch = jax.tree.map(lambda x: x, batch)
+        batch = type(batch)(**{**vars(batch), "reward": batch.action[..., 0], "cost": batch.action[..., :1]})
+        after, _ = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, batch, random.key(2))
+        o = batch.observation.reshape(200, -1)
+        moved = jnp.mean(jax.vmap(after.policy.mean)(o) - jax.vmap(state.policy.mean)(o))
+        assert np.sign(float(moved)) == sign
+
+
+@pytest.mark.parametrize(
+    ("primal", "values"),
+    [
+        (primal_steps.Trpo(), "combined"),
+        (primal_steps.NaturalGradient(), "separate"),
+        (primal_steps.LikelihoodRatio(), "separate"),
+        (primal_steps.Ppo(minibatch=50), "separate"),
+    ],
+)
+def test_every_primal_step_and_value_mode_changes_the_policy_and_stays_finite(primal, values):
+    config = pdo.Config(primal=primal, values=values, **SMALL)
+    _, _, before, after, metrics = one_epoch(config, Reach(costs=2), (0.1, 0.1), [0.5, 0.5])
+    changed = [
+        bool(jnp.any(a != b))
+        for a, b in zip(jax.tree.leaves(before.policy), jax.tree.leaves(after.policy), strict=True)
+    ]
+    assert any(changed)
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves((after, metrics)))
+    assert after.critic.networks.biases[0].shape[0] == (3 if values == "separate" else 1)
+
+
+def test_a_combined_value_function_is_fitted_to_reward_less_priced_costs():
+    task = Reach(costs=2)
+    config = pdo.Config(
+        values="combined",
+        trace=1.0,
+        **(SMALL | {"critic": critics.Config(hidden=(8,), passes=200, minibatch=200, rate=0.01)}),
+    )
+    problem, batch, _, after, _ = one_epoch(config, task, (0.1, 0.1), [0.5, 2.0])
+    constant = type(batch)(
+        **{**vars(batch), "reward": jnp.ones((10, 20)), "cost": jnp.tile(jnp.asarray([1.0, 0.25]), (10, 20, 1))}
+    )
+    state = pdo.init(config, problem, random.key(0))
+    state = pdo.State(state.policy, state.optimiser, state.critic, jnp.asarray([0.5, 2.0]))
+    after, _ = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, constant, random.key(2))
+    fitted = critics.values(after.critic, constant.observation.reshape(200, -1))
+    # r - Σ λ c = 1 - 0.5 - 0.5 = 0 at each step, so the value is 0 everywhere
+    assert float(jnp.sqrt(jnp.mean(jnp.square(fitted)))) < 0.1
+
+
+def test_trpo_ignores_the_costs():
+    task = Reach(costs=1)
+    problem = problem_of(task, 200, (0.1,))
+    config = trpo.Config(**SMALL)
+    state = trpo.init(config, problem, random.key(0))
+    batch = random_batch(random.key(1), task, 10, 20)
+    dear = type(batch)(**{**vars(batch), "cost": 100.0 * batch.cost})
+    step = jax.jit(trpo.step, static_argnums=(0, 1))
+    ours, _ = step(config, problem, state, batch, random.key(2))
+    theirs, metrics = step(config, problem, state, dear, random.key(2))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert "multiplier" not in metrics

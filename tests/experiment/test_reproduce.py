@@ -1,0 +1,265 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from apdo import cli
+from apdo.errors import InvalidInput, NumericalFailure
+from apdo.experiment import reproduce, runner
+from apdo.experiment.records import Records
+from apdo.experiment.reproduce import SCALES, studies
+
+FULL, SMALL = SCALES["full"], SCALES["small"]
+
+
+class Trainer:
+    """Writes run folders without training, and remembers them."""
+
+    def __init__(self, fails=()):
+        self.folders = []
+        self.fails = fails
+
+    def __call__(self, experiment, folder):
+        self.folders.append("/".join(folder.parts[-2:]))
+        seeds = list(range(experiment.settings.seed, experiment.settings.seed + experiment.settings.seeds))
+        record = Records(folder, runner.describe(experiment, runner.training_of(experiment), seeds))
+        if folder.parent.name in self.fails:
+            record.close("failed")
+            raise NumericalFailure("epoch 3, seed 0: the reward is not finite.")
+        held = getattr(experiment.algorithm_config, "dual_step", 1.0) == 0.0
+        multiplier = experiment.algorithm_config.initial_multiplier if held else 5.0
+        for epoch in range(experiment.settings.epochs):
+            cost = 0.2 - 0.02 * (multiplier - 10) + 0.001 * np.sin(epoch)
+            row = {"epoch": epoch, "samples": epoch, "return": 0.2 * epoch, "cost": [cost], "multiplier": [multiplier]}
+            if epoch == getattr(experiment.algorithm_config, "k_adj", None):
+                row["adjusted_multiplier"] = [9.0]
+            record.append([row | {"seed": seed} for seed in seeds])
+        record.close("finished", seconds=1.0)
+
+
+class Study:
+    """One folder, in which what is missing can be run."""
+
+    def __init__(self, out):
+        self.out = out
+
+    def __call__(self, what="fig1", seeds=2, scale="small", fails=()):
+        """The blocks that were trained, and what was said."""
+        trainer, said = Trainer(fails), []
+        failures = reproduce.fill(reproduce.plan(what, seeds, scale, self.out), trainer, said.append)
+        return trainer.folders, "\n".join([*said, *failures])
+
+
+@pytest.fixture
+def start(tmp_path):
+    return Study(tmp_path / "out")
+
+
+def report(out, what="fig1", seeds=2):
+    """The results and the page of what is there."""
+    reproduce.report(reproduce.plan(what, seeds, "small", out), "apdo reproduce", say=lambda _: None)
+    return json.loads((out / "results.json").read_text()), (out / "report.html").read_text()
+
+
+def seeds_of(out, arm="cpo", seeds=100):
+    found = reproduce.finished_run(out, next(a for a in studies(SMALL)["fig1"].arms if a.name == arm), seeds)
+    return found and found.seeds
+
+
+@pytest.mark.parametrize("scale", [FULL, SMALL])
+def test_arms_that_serve_several_studies_are_run_once(scale):
+    every = studies(scale)
+    names = {name: {arm.name for arm in study.arms} for name, study in every.items()}
+    assert names["fig1"] & names["fig2"] & names["step-size"] == {"apdo-k5"}
+    assert names["fig1"] & names["step-size"] == {"apdo-k5", "pdo-0.1"}
+    assert len(reproduce.distinct(list(every.values()))) == 11 + len(scale.grid)
+
+
+def test_arms_of_one_name_are_the_same_run():
+    for scale in SCALES.values():
+        seen = {}
+        for study in studies(scale).values():
+            for arm in study.arms:
+                assert seen.setdefault(arm.name, arm) == arm
+
+
+def test_the_full_scale_is_the_papers():
+    experiment = reproduce.experiment_of(studies(FULL)["fig1"].arms[0], FULL, 0, 10)
+    assert (experiment.settings.epochs, experiment.settings.batch) == (150, 50_000)
+    assert experiment.algorithm_config.off_policy_iterations == 500_000
+    assert experiment.algorithm_config.k_adj == 5
+    assert experiment.note == ""
+
+
+def test_fixed_multipliers_stay_fixed():
+    for arm in studies(FULL)["lambda-star"].arms:
+        config = reproduce.experiment_of(arm, FULL, 0, 1).algorithm_config
+        assert config.dual_step == 0.0
+        assert arm.name == f"fixed-{config.initial_multiplier:g}"
+
+
+def test_what_is_finished_is_not_run_again(start):
+    first, _ = start()
+    assert sorted(first) == ["apdo-k5/seeds-000-001", "cpo/seeds-000-001", "pdo-0.1/seeds-000-001"]
+    again, said = start()
+    assert again == []
+    assert "3 of them are finished already" in said
+
+
+def test_more_seeds_add_a_block_with_the_missing_ones(start):
+    start(seeds=2)
+    added, _ = start(seeds=5)
+    assert sorted(added) == ["apdo-k5/seeds-002-004", "cpo/seeds-002-004", "pdo-0.1/seeds-002-004"]
+    assert seeds_of(start.out) == (0, 1, 2, 3, 4)
+
+
+def test_fewer_seeds_report_the_first_ones(start):
+    start(seeds=3)
+    assert start(seeds=2)[0] == []
+    assert seeds_of(start.out, seeds=2) == (0, 1)
+
+
+def test_another_study_shares_the_arms_that_are_there(start):
+    start("fig1")
+    assert sorted(start("fig2")[0]) == ["apdo-k1/seeds-000-001", "apdo-k10/seeds-000-001"]
+    _, page = report(start.out)
+    assert 'data-figure="fig1"' in page
+    assert 'data-figure="fig2"' in page
+
+
+def description(folder, **changes):
+    """Change a block's run.json."""
+    file = folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "damage", ["running", "interrupted", "failed", "no description", "half a description", "metrics"]
+)
+def test_a_half_written_block_is_detected_removed_and_redone(start, damage):
+    start()
+    block = start.out / "runs" / "cpo" / "seeds-000-001"
+    if damage == "no description":
+        (block / "run.json").unlink()
+    elif damage == "half a description":
+        (block / "run.json").write_text('{"format": 1, "algo')
+    elif damage == "metrics":
+        lines = (block / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (block / "metrics.jsonl").write_text("".join(lines[:20]))
+    else:
+        description(block, status=damage)
+    (block / "left-over").write_text("")
+    again, said = start()
+    assert again == ["cpo/seeds-000-001"]
+    assert "it is removed and run again" in said
+    assert not (block / "left-over").exists()
+
+
+def test_a_folder_of_another_scale_is_refused_with_the_difference(start):
+    start()
+    with pytest.raises(InvalidInput, match="scale is small there and full here"):
+        start(scale="full")
+
+
+def test_a_folder_of_other_settings_is_refused_with_the_difference(start):
+    start()
+    file = start.out / "study.json"
+    study = json.loads(file.read_text())
+    study["arms"]["cpo"]["settings"]["epochs"] = 7
+    file.write_text(json.dumps(study))
+    with pytest.raises(InvalidInput, match=re.escape("cpo.settings.epochs is 7 there and 50 here")):
+        start()
+
+
+def test_a_finished_block_of_other_settings_is_refused_and_kept(start):
+    start()
+    block = start.out / "runs" / "cpo" / "seeds-000-001"
+    config = json.loads((block / "run.json").read_text())["config"]
+    config["algorithm_config"]["trace"] = 0.5
+    description(block, config=config)
+    with pytest.raises(InvalidInput, match=re.escape("algorithm_config.trace is 0.5 there and 0.95 here")):
+        start()
+    assert block.exists()
+
+
+def test_a_folder_of_something_else_is_refused(start):
+    start.out.mkdir()
+    (start.out / "thesis.tex").write_text("")
+    with pytest.raises(InvalidInput, match="is no study's folder"):
+        start()
+
+
+def test_two_batches_do_not_work_in_one_folder(start):
+    start()
+    with (
+        reproduce._alone(reproduce.plan("fig1", 2, "small", start.out)),
+        pytest.raises(InvalidInput, match="another apdo reproduce"),
+    ):
+        start()
+
+
+def test_a_block_that_fails_is_told_of_and_does_not_stop_the_others(start):
+    trained, said = start("lambda-star", fails=("fixed-6",))
+    assert len(trained) == len(SMALL.grid)
+    assert "fixed-6: epoch 3, seed 0: the reward is not finite." in said
+    again, said = start("lambda-star")
+    assert again == ["fixed-6/seeds-000-001"]
+    assert "failed; it is removed and run again" in said
+
+
+def test_lambda_star_is_where_the_cost_crosses_the_limit(start):
+    start("lambda-star")
+    found = report(start.out)[0]["optimal_multiplier"]
+    assert found["estimate"]["value"] == pytest.approx(10.0, abs=0.1)
+
+
+def test_the_miniature_is_labelled_everywhere(start):
+    _, said = start()
+    assert "MINIATURE" in said
+    assert "MINIATURE" in report(start.out)[1]
+    assert "(miniature)" in (start.out / "fig1.svg").read_text()
+    assert (start.out / "fig1.png").exists()
+
+
+def test_the_estimate_counts_what_is_missing(tmp_path):
+    full = reproduce.plan("all", None, "full", tmp_path)
+    blocks = [block for arm in full.arms for block in reproduce.missing_blocks(full, arm)]
+    assert 5 * 60 < reproduce.seconds_for(blocks, "gpu") < 40 * 60
+    assert 5 * 3600 < reproduce.seconds_for(blocks, "cpu") < 20 * 3600
+    small = reproduce.plan("all", None, "small", tmp_path)
+    blocks = [block for arm in small.arms for block in reproduce.missing_blocks(small, arm)]
+    assert reproduce.seconds_for(blocks, "cpu") < 10 * 60
+
+
+def test_an_unknown_figure_is_refused_with_the_nearest(start):
+    with pytest.raises(InvalidInput, match="did you mean 'fig1'"):
+        start("fig11")
+    assert not start.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [({"seeds": 0}, "at least 1"), ({"scale": "smal"}, "did you mean 'small'")]
+)
+def test_bad_input_is_refused_before_anything_is_written(start, given, message):
+    with pytest.raises(InvalidInput, match=message):
+        start(**given)
+    assert not start.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["fig3"], "unknown figure 'fig3'; did you mean"),
+        (["all", "--seeds", "0"], "--seeds must be at least 1, not 0"),
+        (["--seeds", "many"], "--seeds must be a whole number"),
+        (["all", "--sed", "3"], "did you mean '--seeds'"),
+    ],
+)
+def test_the_command_line_refuses_bad_input_in_one_sentence(given, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["reproduce", *given])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

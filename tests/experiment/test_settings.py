@@ -1,0 +1,146 @@
+"""Options: names, values, bounds, presets, and that each of them is read by somebody."""
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import apdo
+from apdo import algorithms, envs, options
+from apdo.experiment import settings
+from apdo.experiment.presets import PRESETS
+
+SOURCE = Path(apdo.__file__).parent
+
+
+def configurations():
+    yield settings.Settings()
+    yield from (algorithms.find(name).Config() for name in algorithms.ALGORITHMS)
+    yield from (envs.find(name)() for name in envs.ENVIRONMENTS)
+
+
+def nested(config):
+    yield config
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            for choice in (field.metadata["choices"] or {"": type(value)}).values():
+                yield from nested(choice())
+
+
+def test_every_option_says_what_it_means_and_where_its_default_comes_from():
+    for config in configurations():
+        for part in nested(config):
+            for field in dataclasses.fields(part):
+                assert field.metadata["help"], (part, field.name)
+                assert field.metadata["source"], (part, field.name)
+
+
+def test_every_option_is_read_by_somebody():
+    """A field that nobody reads is a setting that does nothing."""
+    read = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+    for config in configurations():
+        for part in nested(config):
+            for field in dataclasses.fields(part):
+                assert field.name in read, f"{type(part).__module__}.{type(part).__name__}.{field.name}"
+
+
+def test_flattened_options_restore_the_configuration():
+    changes = {"primal": "ppo", "primal.clip": 0.1, "k_adj": 7, "off_policy.minibatch": 32, "bomb_penalty": 1.0}
+    experiment = settings.specify("apdo", "point-gather", changes)
+    again = settings.Experiment.restore(experiment.describe())
+    assert again == experiment
+    assert again.algorithm_config.primal.clip == 0.1
+    assert again.environment_config.bomb_penalty == 1.0
+
+
+def test_values_may_come_as_text_from_the_command_line():
+    changes = {
+        "batch": "3e3",
+        "limits": "0.25",
+        "policy.hidden": "16,8",
+        "clip_actions": "true",
+        "primal.radius": "0.02",
+    }
+    experiment = settings.specify("pdo", "point-gather", changes)
+    assert experiment.settings.batch == 3000
+    assert experiment.settings.limits == (0.25,)
+    assert experiment.algorithm_config.policy.hidden == (16, 8)
+    assert experiment.environment_config.clip_actions is True
+    assert experiment.algorithm_config.primal.radius == 0.02
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "environment", "changes", "preset", "said"),
+    [
+        ("apod", "point-gather", {}, None, "did you mean 'apdo'"),
+        ("apdo", "point-gahter", {}, None, "did you mean 'point-gather'"),
+        ("apdo", "point-gather", {"k_adk": 3}, None, "did you mean 'k_adj'"),
+        ("apdo", "point-gather", {"primal.radios": 3}, None, "did you mean 'primal.radius'"),
+        ("apdo", "point-gather", {"dual_step.x": 3}, None, "unknown option"),
+        ("apdo", "point-gather", {}, "papr", "did you mean 'paper'"),
+        ("pdo", "point-gather", {"primal": "pop"}, None, "did you mean 'ppo'"),
+        ("pdo", "point-gather", {"values": "both"}, None, "separate"),
+        ("pdo", "point-gather", {"limits": "inf"}, None, "finite"),
+        ("pdo", "point-gather", {"limits": "nan"}, None, "number"),
+        ("pdo", "point-gather", {"limits": "0.2,0.3"}, None, "1 cost"),
+        ("pdo", "point-gather", {"limits": "much"}, None, "numbers with commas"),
+        ("pdo", "point-gather", {"seeds": 0}, None, "greater than 0"),
+        ("pdo", "point-gather", {"seeds": -3}, None, "greater than 0"),
+        ("pdo", "point-gather", {"epochs": "0"}, None, "greater than 0"),
+        ("pdo", "point-gather", {"epochs": "2.5"}, None, "whole number"),
+        ("pdo", "point-gather", {"epochs": None}, None, "whole number"),
+        ("pdo", "point-gather", {"batch": 14}, None, "smaller than one episode"),
+        ("pdo", "point-gather", {"primal.radius": -1}, None, "greater than 0"),
+        ("pdo", "point-gather", {"trace": 1.5}, None, "between 0.0 and 1.0"),
+        ("apdo", "point-gather", {"epochs": 5, "k_adj": 5}, None, "at most 4"),
+        ("apdo", "point-gather", {"off_policy": "ppo"}, None, "options of its own"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_sentence(algorithm, environment, changes, preset, said):
+    with pytest.raises(apdo.InvalidInput, match=said) as caught:
+        settings.specify(algorithm, environment, changes, preset)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message[-1] in ".?"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+def test_every_preset_fits_every_algorithm(algorithm, preset):
+    settings.specify(algorithm, "point-gather", {}, preset)
+
+
+def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
+    experiment = settings.specify("apdo", "point-gather", {}, "paper")
+    config, learner = experiment.algorithm_config, experiment.algorithm_config.off_policy
+    assert (experiment.settings.batch, experiment.problem().limits) == (50_000, (0.2,))
+    assert (experiment.problem().discount, experiment.problem().cost_discount) == (0.995, 0.995)
+    assert experiment.problem().horizon == 15
+    assert (config.policy.hidden, config.critic.hidden) == ((64, 32), (64, 32))
+    assert (config.primal.radius, config.trace, config.dual_step, config.k_adj) == (0.01, 0.95, 0.1, 5)
+    assert (learner.critic_hidden, learner.actor_hidden) == ((100, 100), (64, 32))
+    assert (learner.critic_rate, learner.actor_rate, learner.dual_rate) == (1e-3, 1e-3, 1e-2)
+    assert (learner.minibatch, learner.target_rate, learner.dual_states) == (64, 0.001, "batch")
+    assert (config.off_policy_iterations, config.replay_capacity) == (500_000, 1_000_000)
+
+
+def test_a_batch_is_rounded_up_to_whole_episodes_and_split_over_the_environments_asked_for():
+    assert settings.specify("pdo", "point-gather").shape() == (15, 3334)
+    assert settings.specify("pdo", "point-gather", {"batch": 100, "environments": 4}).shape() == (30, 4)
+    assert settings.specify("pdo", "point-gather", {"batch": 15, "environments": 64}).shape() == (15, 1)
+
+
+def test_the_constrained_cost_is_discounted_unless_the_total_is_asked_for():
+    assert settings.specify("pdo", "point-gather").problem().cost_discount == 0.995
+    assert settings.specify("pdo", "point-gather", {"constrain": "total"}).problem().cost_discount == 1.0
+
+
+def test_describe_names_the_kind_of_each_choice():
+    config = options.override(algorithms.find("pdo").Config(), {"primal": "natural"})
+    assert options.describe(config)["primal"]["kind"] == "natural"

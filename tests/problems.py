@@ -1,0 +1,113 @@
+"""Small problems for tests: a task that can be understood by hand, with as many costs as asked for."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import random
+
+from apdo import loop
+from apdo.core.data import Transition
+from apdo.envs.environment import Outcome
+from apdo.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """Push a point along a line: reward for the push, cost i for pushing (cost 0) or for leaving the middle (cost 1).
+
+    reward a - 0.1 a², cost 0 max(a, 0), cost 1 x². With no constraint the best push is large; each cost alone limits it.
+    """
+
+    costs: int = 1
+    horizon: int = 5
+    horizon_terminates: bool = True
+    reward_after: int = 10**6
+    """Steps from the start of an episode after which the reward is NaN; a fault to inject."""
+
+    observation_size = 2
+    action_size = 1
+    discount = 0.99
+
+    @property
+    def cost_names(self):
+        return tuple(f"cost {i}" for i in range(self.costs))
+
+    @property
+    def limits(self):
+        return (0.5,) * self.costs
+
+    def reset(self, key):
+        return jnp.stack([0.1 * random.normal(key), jnp.zeros(())])
+
+    def observe(self, state):
+        return state
+
+    def step(self, state, action, key):
+        push = jnp.clip(action[0], -2.0, 2.0)
+        moved = jnp.stack([0.5 * state[0] + 0.5 * push, state[1] + 1.0])
+        every = jnp.stack([jnp.maximum(push, 0.0), jnp.square(moved[0])])
+        reward = jnp.where(moved[1] > self.reward_after, jnp.nan, push - 0.1 * jnp.square(push))
+        return Outcome(
+            state=moved,
+            observation=self.observe(moved),
+            reward=reward,
+            cost=every[: self.costs],
+            terminated=jnp.asarray(False),
+        )
+
+
+def problem_of(task, batch, limits=None):
+    return Problem(
+        observation_size=task.observation_size,
+        action_size=task.action_size,
+        batch=batch,
+        limits=tuple(limits or task.limits),
+        discount=task.discount,
+        cost_discount=task.discount,
+        horizon=task.horizon,
+        truncates=not task.horizon_terminates,
+    )
+
+
+def training_of(algorithm, config, task=None, environments=40, limits=None, side_by_side=False):
+    task = task or Reach()
+    return loop.Training(
+        algorithm=algorithm,
+        config=config,
+        problem=problem_of(task, environments * task.horizon, limits),
+        environment=task,
+        steps=task.horizon,
+        environments=environments,
+        side_by_side=side_by_side,
+    )
+
+
+def run(training, seeds, epochs):
+    """The state after so many epochs, one by one, and the metrics of each, adjustment included."""
+    advance, adjuster = loop.make_advance(training), loop.Adjuster(training)
+    state, history = loop.start(training, seeds), []
+    for epoch in range(epochs):
+        chunk = advance(state, jnp.asarray(1, dtype=jnp.int32))
+        state = chunk.state
+        assert int(chunk.done) == 1, {name: flags.tolist() for name, flags in chunk.finite.items()}
+        history.append({name: value[0] for name, value in chunk.metrics.items()})
+        if adjuster.due(epoch):
+            learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
+            state, _ = adjuster.finish(state, learner)
+    return state, history
+
+
+def random_batch(key, task, steps, environments):
+    """Transitions of a random walk through a task's spaces, without its dynamics."""
+    shape = (steps, environments)
+    keys = random.split(key, 6)
+    return Transition(
+        observation=random.normal(keys[0], (*shape, task.observation_size)),
+        action=random.normal(keys[1], (*shape, task.action_size)),
+        reward=random.normal(keys[2], shape),
+        cost=jnp.abs(random.normal(keys[3], (*shape, task.costs))),
+        next_observation=random.normal(keys[4], (*shape, task.observation_size)),
+        terminated=(jnp.arange(steps) % task.horizon == task.horizon - 1)[:, None] & jnp.ones(shape, dtype=bool),
+        truncated=jnp.zeros(shape, dtype=bool),
+        step=(jnp.arange(steps) % task.horizon)[:, None] + jnp.zeros(shape, dtype=jnp.int32),
+    )

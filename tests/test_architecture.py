@@ -1,0 +1,68 @@
+"""Imports point one way; the library needs no optional package; starting is quick."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import apdo
+
+SOURCE = Path(apdo.__file__).parent
+LAYERS = {
+    "errors": set(),
+    "options": {"errors"},
+    "problem": {"errors"},
+    "core": {"errors", "options"},
+    "algorithms": {"errors", "options", "problem", "core"},
+    "envs": {"errors", "options"},
+    "rollout": {"core", "envs"},
+    "loop": {"problem", "core", "algorithms", "envs", "rollout"},
+    "policy": {"errors"},
+    "report": {"errors"},
+    "experiment": {"errors", "options", "problem", "core", "algorithms", "envs", "rollout", "loop", "policy", "report"},
+    "__init__": {"errors", "experiment", "policy"},
+    "cli": {"__init__", "errors", "algorithms", "envs", "experiment", "report"},
+}
+"""What each part of the package may import, besides itself."""
+
+
+def part_of(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_parts(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "apdo":
+            parts = node.module.split(".")[1:]
+            for name in [parts[0]] if parts else [alias.name for alias in node.names]:
+                yield name if name in LAYERS else "__init__"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "apdo":
+                    yield (alias.name.split(".") + ["__init__"])[1]
+
+
+def test_imports_point_one_way():
+    for path in SOURCE.rglob("*.py"):
+        part = part_of(path)
+        for other in imported_parts(path):
+            assert other == part or other in LAYERS[part], f"{path.relative_to(SOURCE)} imports apdo.{other}"
+
+
+def test_algorithms_do_not_know_environments_or_samplers():
+    for path in (SOURCE / "algorithms").glob("*.py"):
+        assert not {"envs", "rollout", "loop"} & set(imported_parts(path)), path.name
+
+
+def loaded_after(statement):
+    code = f"import sys; {statement}; print(' '.join(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_and_its_command_line_loads_neither_jax_nor_matplotlib():
+    assert not {"jax", "matplotlib", "rich"} & loaded_after("import apdo, apdo.cli")
+
+
+def test_the_library_trains_without_matplotlib():
+    assert not {"matplotlib", "tyro"} & loaded_after("import apdo.experiment.runner, apdo.experiment.evaluation")

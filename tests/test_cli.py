@@ -1,0 +1,103 @@
+"""The command line as a user meets it."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from apdo import cli
+
+TINY = ["--epochs", "2", "--batch", "150", "--critic.passes", "1", "--policy.hidden", "8", "--critic.hidden", "8"]
+
+
+def call(capsys, *arguments):
+    """Exit status, standard output and standard error."""
+    try:
+        cli.main(list(arguments))
+        status = 0
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
+    run = str(tmp_path / "run")
+    status, out, _ = call(capsys, "train", "pdo", "point-gather", "--out", run, "--seeds", "2", *TINY)
+    assert status == 0
+    assert re.search(r"epoch 2/2 .*return .*cost .*0\.2.*multiplier .*steps/s", out)
+    assert run in out
+    assert f"{run}/curves.png" in out
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
+    status, out, _ = call(capsys, "evaluate", run, "--episodes", "50")
+    assert status == 0
+    assert out.count("stochastic") == out.count("deterministic") == 2
+    assert "limit 0.2" in out
+    status, out, _ = call(capsys, "plot", run, "--out", str(tmp_path / "picture.svg"))
+    assert status == 0
+    assert (tmp_path / "picture.svg").read_text().startswith("<?xml")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["train"], "needs an algorithm and an environment"),
+        (["train", "apod", "point-gather"], "did you mean 'apdo'"),
+        (["train", "pdo", "point-gahter"], "did you mean 'point-gather'"),
+        (["train", "pdo", "point-gather", "--k-adj", "3"], "unknown option"),
+        (["train", "apdo", "point-gather", "--k-adk", "3"], "did you mean 'k_adj'"),
+        (["train", "apdo", "point-gather", "--k-adj", "150"], "at most 149"),
+        (["train", "pdo", "point-gather", "--limits", "nan"], "number"),
+        (["train", "pdo", "point-gather", "--limits", "inf"], "finite"),
+        (["train", "pdo", "point-gather", "--limits", "0.1,0.2"], "1 cost"),
+        (["train", "pdo", "point-gather", "--seeds", "0"], "greater than 0"),
+        (["train", "pdo", "point-gather", "--epochs", "-1"], "greater than 0"),
+        (["train", "pdo", "point-gather", "--epochs"], "whole number"),
+        (["train", "pdo", "point-gather", "--batch", "10"], "smaller than one episode"),
+        (["train", "pdo", "point-gather", "--out", "."], "exists already"),
+        (["train", "pdo", "point-gather", "extra"], "options begin with --"),
+        (["evaluate"], "needs a run folder"),
+        (["evaluate", "nowhere"], "no run folder"),
+        (["evaluate", ".", "--episodes", "many"], "whole number"),
+        (["evaluate", ".", "--epsiodes", "3"], "did you mean '--episodes'"),
+        (["plot"], "at least one run folder"),
+        (["plot", "nowhere"], "no run folder"),
+        (["list", "everything"], "takes no arguments"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_status_2(capsys, arguments, said):
+    status, out, err = call(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_help_names_every_option_with_its_default_and_source(capsys):
+    _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help")
+    for expected in (
+        "--k-adj",
+        "--off-policy.dual-rate",
+        "--primal.clip",
+        "--limits",
+        "--clip-actions",
+        "500000",
+        "the paper",
+    ):
+        assert expected in out, expected
+
+
+def test_list_names_algorithms_environments_and_presets(capsys):
+    _, out, _ = call(capsys, "list")
+    for expected in ("trpo", "pdo", "cpo", "pd-ddpg", "apdo", "point-gather", "paper", "demo"):
+        assert expected in out
+
+
+def test_help_answers_without_loading_jax():
+    code = "import sys; from apdo.cli import main; main(['--help']); sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
