@@ -15,7 +15,8 @@ from apdo.problem import Problem
 class Reach:
     """Push a point along a line: reward for the push, cost i for pushing (cost 0) or for leaving the middle (cost 1).
 
-    reward a - 0.1 a², cost 0 max(a, 0), cost 1 x². With no constraint the best push is large; each cost alone limits it.
+    reward a - 0.1 a², cost 0 max(a, 0), cost 1 x². With no constraint the best push is large; each cost alone limits
+    it.
     """
 
     costs: int = 1

@@ -39,7 +39,7 @@ def imported_parts(path):
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "apdo":
-                    yield (alias.name.split(".") + ["__init__"])[1]
+                    yield [*alias.name.split("."), "__init__"][1]
 
 
 def test_imports_point_one_way():

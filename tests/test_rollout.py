@@ -49,7 +49,7 @@ class Counting:
         )
 
 
-def act(memory, observation, key):  # noqa: ARG001
+def act(memory, observation, key):
     """The number of steps that the memory has seen, and a random number."""
     return jnp.stack([memory, chance(key)]), memory + 1.0
 
@@ -82,7 +82,7 @@ def jitted(horizon_terminates):
 def walk(batch, horizon_terminates):
     """What each step must have been, by counting along from the start that an episode's first observation names."""
     for n in range(ENVIRONMENTS):
-        ended = True
+        ended, step, count, start = True, 0, 0, 0
         for t in range(STEPS):
             if ended:
                 step, count = 0, int(batch.observation[t, n, 1])

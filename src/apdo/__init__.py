@@ -8,7 +8,7 @@
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from apdo.errors import InvalidInput, NumericalFailure
 
@@ -27,11 +27,12 @@ def train(
     preset: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
-    **options: Any,
+    **options: object,
 ) -> "Result":
     """Train and return the learned policies and the metrics; the run folder is the same that the command line makes.
 
-    Options have the command line's names, with "_" for "-" and "__" for ".": `epochs=50, primal="ppo", primal__clip=0.1`.
+    Options have the command line's names, with "_" for "-" and "__" for ".":
+    `epochs=50, primal="ppo", primal__clip=0.1`.
     """
     from apdo.experiment import runner, settings
 

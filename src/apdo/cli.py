@@ -17,12 +17,17 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apdo import __version__
 from apdo.algorithms import ALGORITHMS
 from apdo.envs import ENVIRONMENTS
 from apdo.errors import InvalidInput, NumericalFailure, unknown
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from apdo.experiment.evaluation import Estimate
 
 USAGE = """\
 apdo: constrained reinforcement learning in JAX
@@ -43,7 +48,8 @@ apdo: constrained reinforcement learning in JAX
 TRAIN_USAGE = """\
 apdo train ALGORITHM ENVIRONMENT [options]
 
-  Trains and writes a run folder: run.json, metrics.jsonl (a line per epoch and seed), checkpoints/, curves.png, curves.svg.
+  Trains and writes a run folder: run.json, metrics.jsonl (a line per epoch and seed), checkpoints/, curves.png,
+  curves.svg.
 
   --preset NAME            options by the set: {presets}
   --out DIR                the run folder (default: runs/ALGORITHM-ENVIRONMENT-TIME); must not exist
@@ -199,16 +205,15 @@ def _evaluate(given: list[str]) -> None:
                 f"{name} {_interval(cost)} (limit {limit:g}: {_verdict(cost, limit)})"
                 for (name, limit), cost in zip(limits.items(), found.constrained_cost, strict=True)
             )
-            print(
-                f"  seed {experiment.settings.seed + i}  {mode:13}  return {_interval(found.undiscounted_return)}  {costs}"
-            )
+            named, gain = experiment.settings.seed + i, _interval(found.undiscounted_return)
+            print(f"  seed {named}  {mode:13}  return {gain}  {costs}")
 
 
-def _interval(estimate: Any) -> str:
+def _interval(estimate: "Estimate") -> str:
     return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _verdict(cost: Any, limit: float) -> str:
+def _verdict(cost: "Estimate", limit: float) -> str:
     if cost.high <= limit:
         return "kept"
     return "exceeded" if cost.low > limit else "undecided"
@@ -319,11 +324,11 @@ def _count(changes: dict[str, Any], name: str, default: int) -> int:
     return number
 
 
-def _switches(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def _switches(config: "DataclassInstance", prefix: str = "") -> list[tuple[str, Any]]:
     found = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             found += _switches(value, f"{prefix}{field.name}.")
         elif isinstance(value, bool):
             found.append((prefix + field.name, field))
@@ -349,14 +354,14 @@ def _options_help(algorithm: str, environment: str) -> str:
     return "".join(f"\n  {title}\n{_table(_rows(config))}\n" for title, config in sections)
 
 
-def _rows(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+def _rows(config: "DataclassInstance", prefix: str = "") -> list[tuple[str, str]]:
     """(option, meaning, default and source) for every option, those of every choice included."""
     rows = []
     for field in dataclasses.fields(config):
         value, about = getattr(config, field.name), field.metadata
         name = f"--{prefix}{field.name}".replace("_", "-")
         choices = about["choices"]
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             kinds = choices or {"": type(value)}
             if choices:
                 chosen = next(kind for kind, choice in choices.items() if choice is type(value))

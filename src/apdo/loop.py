@@ -1,23 +1,22 @@
 """Training: an epoch is collect, then step; S seeds run in one program.
 
-Every random draw comes from a key folded from the seed's own key and the epoch's number, so that an epoch draws the same
-whatever came before it in the process. Epochs run in chunks inside one compiled loop. After each, everything that it
-produced is checked; the loop stops before an epoch that brought NaN or infinity, with the state from before it.
+Every random draw comes from a key folded from the seed's own key and the epoch's number, so that an epoch draws the
+same whatever came before it in the process. Epochs run in chunks inside one compiled loop. After each, everything that
+it produced is checked; the loop stops before an epoch that brought NaN or infinity, with the state from before it.
 """
 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import random
-from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray, PyTree
 
 from apdo import rollout
-from apdo.algorithms.contract import Algorithm
+from apdo.algorithms.contract import Algorithm, OwnConfig
 from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.envs.environment import Environment
@@ -36,7 +35,7 @@ class Training:
     """Everything about a training that does not change while it runs."""
 
     algorithm: Algorithm
-    config: Any
+    config: OwnConfig
     problem: Problem
     environment: Environment
     steps: int
@@ -50,7 +49,7 @@ class Training:
 class State(eqx.Module):
     """Everything that the next epoch needs, for S seeds."""
 
-    algorithm: Any
+    algorithm: PyTree
     key: Key[Array, " S"]
     epoch: Int[Array, ""]
 
@@ -75,18 +74,18 @@ def suits_side_by_side() -> bool:
     """Whether this machine gains from running seeds side by side.
 
     An accelerator does. A CPU is filled by a single seed, and computes plain products of two matrices faster than
-    batched ones; there the seeds take turns, and each gives the very bits that it gives alone.
+    batched ones; there the seeds take turns.
     """
     return jax.default_backend() != "cpu"
 
 
 def over_seeds(
-    training: Training, function: Callable[..., Any], arguments: tuple[Any, ...], shared: tuple[Any, ...] = ()
-) -> Any:
+    training: Training, function: Callable[..., PyTree], arguments: tuple[PyTree, ...], shared: tuple[PyTree, ...] = ()
+) -> PyTree:
     """`function(*arguments, *shared)` for each seed; arguments have the seeds in front, shared ones serve them all.
 
-    Products are in full single precision: the shortened one that accelerators prefer costs conjugate gradient a tenth of
-    what a trust-region step gains.
+    Products are in full single precision: the shortened one that accelerators prefer costs conjugate gradient a tenth
+    of what a trust-region step gains.
     """
     with jax.default_matmul_precision("highest"):
         if training.side_by_side:
@@ -101,7 +100,7 @@ def over_seeds(
 def start(training: Training, seeds: list[int]) -> State:
     """The state before epoch 0."""
 
-    def one(key: PRNGKeyArray) -> tuple[Any, PRNGKeyArray]:
+    def one(key: PRNGKeyArray) -> tuple[PyTree, PRNGKeyArray]:
         init_key, run_key = random.split(key)
         return training.algorithm.init(training.config, training.problem, init_key), run_key
 
@@ -110,7 +109,9 @@ def start(training: Training, seeds: list[int]) -> State:
     return State(algorithm=_strongly_typed(algorithm), key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32))
 
 
-def epoch(training: Training, algorithm: Any, key: PRNGKeyArray, number: Int[Array, ""]) -> tuple[Any, Any, Any]:
+def epoch(
+    training: Training, algorithm: PyTree, key: PRNGKeyArray, number: Int[Array, ""]
+) -> tuple[PyTree, PyTree, PyTree]:
     """One epoch of one seed: the algorithm's next state, its metrics, and which quantities were finite."""
     key = random.fold_in(key, number)
     config, problem = training.config, training.problem
@@ -133,7 +134,7 @@ def make_advance(training: Training) -> Callable[[State, Int[Array, ""]], Chunk]
 
     def advance(state: State, count: Int[Array, ""]) -> Chunk:
         @jax.jit  # traced once, though used twice below
-        def attempt(state: State) -> tuple[State, Any, Any]:
+        def attempt(state: State) -> tuple[State, PyTree, PyTree]:
             each = (state.algorithm, state.key)
             after, metrics, finite = over_seeds(training, partial(epoch, training), each, (state.epoch,))
             return State(algorithm=after, key=state.key, epoch=state.epoch + 1), metrics, finite
@@ -186,22 +187,22 @@ class Adjuster:
         """Iterations of one adjustment."""
         return 0 if self.adjustment is None else self.adjustment.iterations(self.training.config)
 
-    def begin(self, state: State) -> Any:
+    def begin(self, state: State) -> PyTree:
         """The learners, fresh."""
         keys = jax.vmap(lambda key: random.fold_in(random.fold_in(key, state.epoch), _ADJUST))(state.key)
         return _strongly_typed(self._begin(state.algorithm, keys))
 
-    def work(self, state: State, learner: Any, iterations: int) -> Any:
+    def work(self, state: State, learner: PyTree, iterations: int) -> PyTree:
         """The learners after so many iterations more."""
         return self._work(state.algorithm, learner, jnp.asarray(iterations, dtype=jnp.int32))
 
-    def finish(self, state: State, learner: Any) -> tuple[State, Array]:
+    def finish(self, state: State, learner: PyTree) -> tuple[State, Array]:
         """The adjusted state, and its multipliers."""
         algorithm, multiplier = self._finish(state.algorithm, learner)
         return State(algorithm=algorithm, key=state.key, epoch=state.epoch), multiplier
 
 
-def _finite(batch: Transition, metrics: dict[str, Array], after: Any) -> dict[str, Bool[Array, ""]]:
+def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:
     """Whether each quantity is finite; a name begins with the stage of the epoch that it belongs to."""
     quantities = {
         "sampled observation": (batch.observation, batch.next_observation),
@@ -215,7 +216,7 @@ def _finite(batch: Transition, metrics: dict[str, Array], after: Any) -> dict[st
     return {name: _is_finite(value) for name, value in quantities.items()}
 
 
-def _is_finite(tree: Any) -> Bool[Array, ""]:
+def _is_finite(tree: PyTree) -> Bool[Array, ""]:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.asarray(True), *(jnp.all(jnp.isfinite(leaf)) for leaf in leaves)]))
 
@@ -227,7 +228,7 @@ def _all(flags: dict[str, Bool[Array, " S"]]) -> Bool[Array, ""]:
 def _keep(sound: Bool[Array, ""], after: State, before: State) -> State:
     """`after` where sound, else `before`; a buffer only has its count restored, for its size."""
 
-    def choose(new: Any, old: Any) -> Any:
+    def choose(new: PyTree, old: PyTree) -> PyTree:
         if isinstance(new, replay.Replay):
             return replay.roll_back(sound, new, old)
         return jnp.where(sound, new, old)
@@ -235,6 +236,6 @@ def _keep(sound: Bool[Array, ""], after: State, before: State) -> State:
     return jax.tree.map(choose, after, before, is_leaf=lambda x: isinstance(x, replay.Replay))
 
 
-def _strongly_typed(tree: Any) -> Any:
-    """The same values, with dtypes that no later promotion changes: one compilation serves the first epoch and the rest."""
+def _strongly_typed(tree: PyTree) -> PyTree:
+    """The same values, with dtypes that no later promotion changes: one compilation serves all epochs."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), tree)

@@ -7,12 +7,23 @@ where the default comes from. The command line's options, its help and the table
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from apdo.errors import InvalidInput, unknown
 
+Value: TypeAlias = Any
+"""The value of an option, as it is held or as it was given; which types it may have, its field says."""
+
+
+@runtime_checkable
+class Configuration(Protocol):
+    """An instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
 T = TypeVar("T")
-C = TypeVar("C")
+C = TypeVar("C", bound=Configuration)
 
 PAPER = "the paper"
 PUBLISHED = "the published CPO code"
@@ -42,12 +53,12 @@ def one_of(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def describe(config: Any) -> dict[str, Any]:
+def describe(config: Configuration) -> dict[str, Any]:
     """The configuration as nested plain values, with the chosen kind of each nested choice; JSON can hold it."""
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, Configuration):
             kind = _kind(field, value)
             plain[field.name] = ({"kind": kind} if kind else {}) | describe(value)
         else:
@@ -55,12 +66,12 @@ def describe(config: Any) -> dict[str, Any]:
     return plain
 
 
-def flatten(config: Any) -> dict[str, Any]:
+def flatten(config: Configuration) -> dict[str, Any]:
     """Every option by its dotted name: `override(type(config)(), flatten(config))` gives the configuration back."""
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, Configuration):
             kind = _kind(field, value)
             if kind:
                 flat[field.name] = kind
@@ -80,28 +91,28 @@ def override(config: C, changes: Mapping[str, Any]) -> C:
     return config
 
 
-def _set(config: C, path: list[str], value: Any, whole: str) -> C:
-    fields = {field.name: field for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+def _set(config: C, path: list[str], value: Value, whole: str) -> C:
+    fields = {field.name: field for field in dataclasses.fields(config)}
     known = flatten(config)
     prefix = whole[: len(whole) - len(".".join(path))]
     if path[0] not in fields:
         raise unknown("option", whole, [prefix + name for name in known])
     field, current = fields[path[0]], getattr(config, path[0])
-    nested = dataclasses.is_dataclass(current)
+    nested = isinstance(current, Configuration)
     if len(path) > 1:
         if not nested:
             raise unknown("option", whole, [prefix + name for name in known])
-        return dataclasses.replace(config, **{path[0]: _set(current, path[1:], value, whole)})  # type: ignore[type-var]
+        return dataclasses.replace(config, **{path[0]: _set(current, path[1:], value, whole)})
     if nested:
-        return dataclasses.replace(config, **{path[0]: _choose(field, value, whole)})  # type: ignore[type-var]
+        return dataclasses.replace(config, **{path[0]: _choose(field, value, whole)})
     parsed = _parse(field, current, value, whole)
     _check(field, parsed, whole)
-    return dataclasses.replace(config, **{path[0]: parsed})  # type: ignore[type-var]
+    return dataclasses.replace(config, **{path[0]: parsed})
 
 
-def _choose(field: dataclasses.Field[Any], value: Any, name: str) -> Any:
+def _choose(field: dataclasses.Field[Any], value: Value, name: str) -> Configuration:
     """A nested configuration given as itself or by the name of its kind."""
-    if dataclasses.is_dataclass(value):
+    if isinstance(value, Configuration):
         return value
     choices = field.metadata["choices"]
     if choices is None:
@@ -111,7 +122,7 @@ def _choose(field: dataclasses.Field[Any], value: Any, name: str) -> Any:
     return choices[value]()
 
 
-def _parse(field: dataclasses.Field[Any], current: Any, value: Any, name: str) -> Any:
+def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: str) -> Value:
     """The value as the type of the default."""
     choices = field.metadata["choices"]
     if choices is not None and value not in choices:
@@ -135,20 +146,21 @@ def _parse(field: dataclasses.Field[Any], current: Any, value: Any, name: str) -
         raise InvalidInput(f"{name} must be {shown}, such as {_show(current)}, not {value!r}.") from None
 
 
-def _numbers(field: dataclasses.Field[Any], value: Any) -> tuple[Any, ...]:
+def _numbers(field: dataclasses.Field[Any], value: Value) -> tuple[Any, ...]:
     parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
-    whole = bool(field.default) and all(isinstance(part, int) for part in field.default)
+    default = cast(tuple[Any, ...], field.default)
+    whole = bool(default) and all(isinstance(part, int) for part in default)
     return tuple(_whole(part) if whole else float(part) for part in parts)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: Value) -> int:
     number = float(value)
     if number != int(number):
         raise ValueError
     return int(value) if isinstance(value, int) else int(number)
 
 
-def _check(field: dataclasses.Field[Any], value: Any, name: str) -> None:
+def _check(field: dataclasses.Field[Any], value: Value, name: str) -> None:
     above, within = field.metadata["above"], field.metadata["within"]
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, float) and math.isnan(number):
@@ -160,10 +172,10 @@ def _check(field: dataclasses.Field[Any], value: Any, name: str) -> None:
             raise InvalidInput(f"{name} must be {bounds}, not {number}.")
 
 
-def _kind(field: dataclasses.Field[Any], value: Any) -> str | None:
+def _kind(field: dataclasses.Field[Any], value: Value) -> str | None:
     choices = field.metadata["choices"] or {}
     return next((name for name, choice in choices.items() if choice is type(value)), None)
 
 
-def _show(value: Any) -> str:
+def _show(value: Value) -> str:
     return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)

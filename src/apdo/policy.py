@@ -1,11 +1,12 @@
 """A learned policy as something to call: numpy in, numpy out, no environment needed."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import random
+from jaxtyping import Array, PyTree
+from numpy.typing import ArrayLike
 
 from apdo.errors import InvalidInput
 
@@ -16,14 +17,14 @@ class Policy:
     Draws depend on the policy's own seed and on how many calls came before: two policies loaded alike act alike.
     """
 
-    def __init__(self, network: Any, observation_size: int, seed: int = 0) -> None:
+    def __init__(self, network: PyTree, observation_size: int, seed: int = 0) -> None:
         self.network = network
         """The module from one observation to an action distribution."""
         self.observation_size = observation_size
         self._key = random.key(seed)
         self._calls = 0
 
-    def __call__(self, observation: Any, deterministic: bool = False) -> np.ndarray:
+    def __call__(self, observation: ArrayLike, deterministic: bool = False) -> np.ndarray:
         """The action for each observation."""
         given = np.asarray(observation, dtype=np.float32)
         if given.ndim not in (1, 2) or given.shape[-1] != self.observation_size:
@@ -34,12 +35,12 @@ class Policy:
         batch = np.atleast_2d(given)
         keys = random.split(random.fold_in(self._key, self._calls), batch.shape[0])
         self._calls += 1
-        actions = np.asarray(_act(self.network, batch, keys, deterministic))
+        actions = np.asarray(_act(self.network, jnp.asarray(batch), keys, deterministic))
         return actions[0] if given.ndim == 1 else actions
 
 
 @eqx.filter_jit
-def _act(network: Any, observations: Any, keys: Any, deterministic: bool) -> Any:
+def _act(network: PyTree, observations: Array, keys: Array, deterministic: bool) -> Array:
     if deterministic:
         return jax.vmap(lambda o: network(o).mode())(observations)
     return jax.vmap(lambda o, k: network(o).sample(k))(observations, keys)

@@ -1,26 +1,25 @@
 """Sampling: the only vmap over environments, the only automatic reset, the only time limit."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from apdo.core.data import Transition
 from apdo.envs.environment import Environment
 
-Act = Callable[[Any, Float[Array, " O"], PRNGKeyArray], tuple[Float[Array, " A"], Any]]
+Act = Callable[[PyTree, Float[Array, " O"], PRNGKeyArray], tuple[Float[Array, " A"], PyTree]]
 """(memory, observation, key) ↦ (action, memory), for one environment; memory lasts for one episode."""
 
 
 class _Running(eqx.Module):
     """Where one environment stands in its episode, and whether the next step begins a new one."""
 
-    state: Any
+    state: PyTree
     observation: Float[Array, " O"]
-    memory: Any
+    memory: PyTree
     step: Int[Array, ""]
     over: Bool[Array, ""]
 
@@ -28,7 +27,7 @@ class _Running(eqx.Module):
 def collect(
     environment: Environment,
     act: Act,
-    memory: Any,
+    memory: PyTree,
     key: PRNGKeyArray,
     *,
     steps: int,

@@ -8,7 +8,7 @@ from apdo.algorithms import apdo, pd_ddpg, pdo
 from apdo.core import critics, gaussian
 from problems import Reach, run, training_of
 
-SMALL = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatch=100)}
+SMALL = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 K_ADJ = 2
 OFF_POLICY = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
 

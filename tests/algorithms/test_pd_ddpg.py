@@ -1,5 +1,7 @@
 """Primal-dual DDPG: its targets, its three updates, its average, its exploration."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,9 +69,10 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
     def critic_loss(critics):
         return jnp.sum(jnp.mean((y - pd_ddpg.Networks(critics, state.learned.actor).q(s, a)) ** 2, axis=1))
 
-    adam = optax.adam(1e-3)
+    adam: Any = optax.adam(1e-3)
+    apply_updates: Any = optax.apply_updates
     update, _ = adam.update(jax.grad(critic_loss)(state.learned.critics), adam.init(state.learned.critics))
-    critics = optax.apply_updates(state.learned.critics, update)
+    critics = apply_updates(state.learned.critics, update)
 
     def lagrangian(actor):
         q = pd_ddpg.Networks(critics, actor).q(s, pd_ddpg.Networks(critics, actor).mu(s))
@@ -77,7 +80,7 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
 
     ascent = jax.tree.map(jnp.negative, jax.grad(lagrangian)(state.learned.actor))
     update, _ = adam.update(ascent, adam.init(state.learned.actor))
-    actor = optax.apply_updates(state.learned.actor, update)
+    actor = apply_updates(state.learned.actor, update)
     for ours, theirs in zip(
         jax.tree.leaves(after.learned), jax.tree.leaves(pd_ddpg.Networks(critics, actor)), strict=True
     ):

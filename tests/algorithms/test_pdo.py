@@ -1,5 +1,7 @@
 """PDO's epoch: the order of its parts, and what each sees."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from apdo.algorithms import pdo, primal_steps, trpo
 from apdo.core import critics, gaussian
 from problems import Reach, problem_of, random_batch
 
-SMALL = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatch=100)}
+SMALL: dict[str, Any] = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 
 
 def one_epoch(config, task, limits, multiplier):
@@ -34,7 +36,7 @@ def discounted_costs(problem, batch):
 
 def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
     config = pdo.Config(dual_step=0.3, **SMALL)
-    problem, batch, before, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 2.0), [0.5, 0.7])
+    problem, batch, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 2.0), [0.5, 0.7])
     expected = discounted_costs(problem, batch)
     np.testing.assert_allclose(metrics["cost"], expected, rtol=1e-5)
     np.testing.assert_allclose(after.multiplier, [0.5, 0.7] + 0.3 * (expected - np.array([1.0, 2.0])), rtol=1e-5)
@@ -44,7 +46,7 @@ def test_a_multiplier_never_falls_below_zero_and_a_step_of_zero_holds_it():
     _, _, _, after, _ = one_epoch(pdo.Config(dual_step=5.0, **SMALL), Reach(costs=2), (1e3, 1e3), [0.1, 0.0])
     np.testing.assert_array_equal(after.multiplier, [0.0, 0.0])
     _, _, _, after, _ = one_epoch(pdo.Config(dual_step=0.0, **SMALL), Reach(costs=2), (0.1, 0.1), [0.1, 3.0])
-    np.testing.assert_array_equal(after.multiplier, np.float32([0.1, 3.0]))
+    np.testing.assert_array_equal(after.multiplier, np.asarray([0.1, 3.0], np.float32))
 
 
 def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
@@ -68,7 +70,7 @@ def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
     improve = jax.jit(primal_steps.improve, static_argnums=0)
     expected, _, _ = improve(step, before.policy, (), samples, random.key(9))
     for ours, theirs in zip(jax.tree.leaves(after.policy), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-5)
+        np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=2e-3)
 
 
 def test_large_multipliers_turn_the_primal_step_against_the_cost():
@@ -95,7 +97,7 @@ def test_large_multipliers_turn_the_primal_step_against_the_cost():
         (primal_steps.Trpo(), "combined"),
         (primal_steps.NaturalGradient(), "separate"),
         (primal_steps.LikelihoodRatio(), "separate"),
-        (primal_steps.Ppo(minibatch=50), "separate"),
+        (primal_steps.Ppo(minibatches=4), "separate"),
     ],
 )
 def test_every_primal_step_and_value_mode_changes_the_policy_and_stays_finite(primal, values):
@@ -115,7 +117,8 @@ def test_a_combined_value_function_is_fitted_to_reward_less_priced_costs():
     config = pdo.Config(
         values="combined",
         trace=1.0,
-        **(SMALL | {"critic": critics.Config(hidden=(8,), passes=200, minibatch=200, rate=0.01)}),
+        policy=SMALL["policy"],
+        critic=critics.Config(hidden=(8,), passes=200, minibatches=1, rate=0.01),
     )
     problem, batch, _, after, _ = one_epoch(config, task, (0.1, 0.1), [0.5, 2.0])
     constant = type(batch)(

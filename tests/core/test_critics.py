@@ -2,6 +2,7 @@
 
 import itertools
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,8 +18,8 @@ fit = partial(jax.jit, static_argnums=0)(critics.fit)
 estimate = partial(jax.jit, static_argnames="truncates")(critics.estimate)
 values = jax.jit(critics.values)
 KEY = jax.random.key(0)
-TANH = Config(hidden=(8,), rate=0.01, passes=80, minibatch=64)
-LINEAR = Config(hidden=(), rate=0.03, passes=200, minibatch=128)
+TANH = Config(hidden=(8,), rate=0.01, passes=80, minibatches=4)
+LINEAR = Config(hidden=(), rate=0.03, passes=200, minibatches=2)
 
 
 def normal(rng, *shape):
@@ -65,7 +66,8 @@ def test_fresh_value_functions_differ_from_signal_to_signal_and_have_not_been_fi
     critic = critics.init(LINEAR, KEY, 3, 4)
     assert [leaf.shape for leaf in jax.tree.leaves(critic.networks)] == [(4, 3, 1), (4, 1)]
     assert len(np.unique(np.asarray(critic.networks.weights[0]))) == 12
-    assert int(critic.optimiser[0].count) == 0
+    optimiser: Any = critic.optimiser
+    assert int(optimiser[0].count) == 0
 
 
 def test_estimates_are_gae_of_the_present_values_and_targets_are_value_plus_advantage(random_batch):
@@ -122,7 +124,7 @@ def test_fitting_linear_values_to_noisy_linear_targets_reaches_least_squares():
 def test_fitting_a_hidden_layer_explains_almost_all_of_a_linear_target():
     rng = np.random.default_rng(3)
     observation = normal(rng, 256, 3)
-    target = jnp.asarray(np.asarray(observation) @ np.float32([[1.0, 0.0], [-1.0, 0.1], [0.5, 0.2]]) + 1.0)
+    target = jnp.asarray(np.asarray(observation) @ np.asarray([[1.0, 0.0], [-1.0, 0.1], [0.5, 0.2]], np.float32) + 1.0)
     before = random_critic(rng, TANH, 2)
     critic, _ = fit(TANH, before, KEY, observation, target)
     np.testing.assert_array_less(
@@ -133,7 +135,7 @@ def test_fitting_a_hidden_layer_explains_almost_all_of_a_linear_target():
 def test_each_signal_is_fitted_as_if_it_were_alone_whatever_the_scale_of_the_others():
     rng = np.random.default_rng(4)
     observation = normal(rng, 256, 3)
-    target = np.asarray(normal(rng, 256, 2)) * np.float32([1e4, 1.0])
+    target = np.asarray(normal(rng, 256, 2)) * np.asarray([1e4, 1.0], np.float32)
     together = random_critic(rng, TANH, 2)
     joint, joint_error = fit(TANH, together, KEY, observation, jnp.asarray(target))
     after = np.asarray(values(joint, observation))

@@ -25,12 +25,16 @@ def test_a_multiplier_never_falls_below_zero_and_leaves_zero_as_soon_as_its_cons
 
 def test_a_cost_at_its_limit_leaves_the_multiplier_as_it_is():
     limit = [0.2, 25.0, 0.0]
-    np.testing.assert_array_equal(rise([0.0, 1.5, 100.0], limit, limit, 10.0), np.float32([0.0, 1.5, 100.0]))
+    np.testing.assert_array_equal(
+        rise([0.0, 1.5, 100.0], limit, limit, 10.0), np.asarray([0.0, 1.5, 100.0], np.float32)
+    )
 
 
 def test_each_constraint_moves_only_its_own_multiplier():
-    multiplier, limit, calm = [1.0, 2.0, 3.0], [0.5, 0.5, 0.5], np.float32([0.5, 0.5, 0.5])
+    multiplier, limit, calm = [1.0, 2.0, 3.0], [0.5, 0.5, 0.5], np.asarray([0.5, 0.5, 0.5], np.float32)
     for i in range(3):
         cost = calm.copy()
         cost[i] += 1.0
-        np.testing.assert_allclose(rise(multiplier, cost, limit, 0.25) - np.float32(multiplier), 0.25 * np.eye(3)[i])
+        np.testing.assert_allclose(
+            rise(multiplier, cost, limit, 0.25) - np.asarray(multiplier, np.float32), 0.25 * np.eye(3)[i]
+        )

@@ -23,11 +23,11 @@ def numbered(numbers):
     """Transitions that carry their number in every field; each third begins an episode."""
     numbers = np.asarray(numbers, dtype=np.float32)
     return Transition(
-        observation=jnp.asarray(numbers[:, None] + np.float32([0.25, 0.5])),
+        observation=jnp.asarray(numbers[:, None] + np.asarray([0.25, 0.5], np.float32)),
         action=jnp.asarray(-numbers[:, None]),
         reward=jnp.asarray(10.0 * numbers),
-        cost=jnp.asarray(numbers[:, None] * np.float32([2.0, 3.0])),
-        next_observation=jnp.asarray(numbers[:, None] + np.float32([0.125, 0.75])),
+        cost=jnp.asarray(numbers[:, None] * np.asarray([2.0, 3.0], np.float32)),
+        next_observation=jnp.asarray(numbers[:, None] + np.asarray([0.125, 0.75], np.float32)),
         terminated=jnp.asarray(numbers % 2 == 0),
         truncated=jnp.zeros(len(numbers), dtype=bool),
         step=jnp.asarray(numbers.astype(np.int32) % 3),
@@ -69,7 +69,7 @@ def test_the_ring_holds_what_a_deque_holds_after_any_sequence_of_insertions(capa
 
 def test_every_field_comes_back_bit_for_bit(random_batch):
     batch = flatten(random_batch(np.random.default_rng(0), 6, 5, observations=4, actions=3, constraints=2))
-    extremes = np.float32([np.finfo(np.float32).max, np.finfo(np.float32).tiny, -0.0, np.pi, 1 / 3])
+    extremes = np.asarray([np.finfo(np.float32).max, np.finfo(np.float32).tiny, -0.0, np.pi, 1 / 3], np.float32)
     batch = Transition(
         observation=batch.observation,
         action=batch.action,

@@ -96,7 +96,9 @@ def test_the_full_step_lies_on_the_edge_of_the_trust_region_along_the_direction(
     rng = np.random.default_rng(3)
     for radius in (0.01, 2.0):
         matrix, direction = positive_definite(rng, 7), rng.normal(size=7)
-        step = np.asarray(trust_region.full_step(lambda v, m=matrix: m @ v, jnp.asarray(direction), radius))
+        step = np.asarray(
+            trust_region.full_step(lambda v, m=matrix: jnp.asarray(m) @ v, jnp.asarray(direction), radius)
+        )
         np.testing.assert_allclose(0.5 * step @ matrix @ step, radius, rtol=1e-10)
         scale = step / direction
         assert scale.min() > 0.0

@@ -150,7 +150,7 @@ def test_random_walks_are_as_the_description_reads():
     objects = np.stack([cells[rng.permutation(35)[:10]] for _ in range(80)])
     objects += rng.normal(scale=0.05, size=objects.shape).astype(np.float32)
     qpos, qvel = rng.normal(size=(2, 80, 3)).astype(np.float32)
-    actions = rng.normal(size=(80, 15, 2)).astype(np.float32) * np.float32([2.0, 0.7])
+    actions = rng.normal(size=(80, 15, 2)).astype(np.float32) * np.asarray([2.0, 0.7], np.float32)
     played = play(PointGather(), objects, qpos, qvel, actions)
     assert played[1].sum() > 0
     assert played[2].sum() > 20

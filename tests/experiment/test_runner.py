@@ -127,7 +127,7 @@ def test_an_existing_folder_is_refused_and_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["precious"]
 
 
-def test_a_nan_stops_the_run_with_the_last_good_state_saved_and_the_quantity_named(tmp_path, monkeypatch):
+def test_a_nan_stops_the_run_with_the_last_good_state_saved_and_the_quantity_named(tmp_path):
     """A task whose reward breaks in the third step, put in the place of point-gather."""
     experiment = settings.specify("pdo", "point-gather", {"epochs": 3, "batch": 300})
     broken = settings.Experiment(
@@ -156,7 +156,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(result, tmp_path, damag
     path.write_bytes(broken)
     training = runner.training_of(settings.Experiment.restore(runs.read_description(result.path)["config"]))
     like = jax.eval_shape(lambda: loop.start(training, [5, 6]))
-    with pytest.raises(apdo.InvalidInput, match="epoch-000004.npz"):
+    with pytest.raises(apdo.InvalidInput, match=r"epoch-000004\.npz"):
         checkpoint.load(path, like)
 
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_other_shapes_is_refused(result):
         "apdo", "point-gather", {"policy.hidden": (4,), "batch": 300, "epochs": 4, "k_adj": 1}
     )
     like = jax.eval_shape(lambda: loop.start(runner.training_of(experiment), [5, 6]))
-    with pytest.raises(apdo.InvalidInput, match="this run's settings make it|not a whole checkpoint"):
+    with pytest.raises(apdo.InvalidInput, match=r"this run's settings make it|not a whole checkpoint"):
         checkpoint.load(checkpoint.latest(result.path), like)
 
 

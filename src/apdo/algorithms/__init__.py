@@ -1,6 +1,7 @@
 """The algorithms: one module each, with `Config`, `State`, `init`, `memory`, `act`, `step` and `learned_policy`."""
 
 import importlib
+from types import ModuleType
 
 from apdo.errors import unknown
 
@@ -14,8 +15,8 @@ ALGORITHMS = {
 """Name ↦ (module, what it is). The modules are imported when asked for, since they bring JAX along."""
 
 
-def find(name: str):  # noqa: ANN201 - the module itself; see `contract.Algorithm`
-    """The algorithm's module."""
+def find(name: str) -> ModuleType:
+    """The algorithm's module, a `contract.Algorithm`."""
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
     return importlib.import_module(f"apdo.algorithms.{ALGORITHMS[name][0]}")

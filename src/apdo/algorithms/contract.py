@@ -4,12 +4,15 @@ There is no base class and no registry: a module with these names is an algorith
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from apdo.core.data import Transition
 from apdo.problem import Problem
+
+OwnConfig: TypeAlias = Any
+"""An algorithm's own `Config`: only its module knows what is in it."""
 
 
 @runtime_checkable
@@ -20,31 +23,31 @@ class Algorithm(Protocol):
     """A frozen dataclass of options."""
 
     @staticmethod
-    def init(config: Any, problem: Problem, key: PRNGKeyArray) -> Any:
+    def init(config: OwnConfig, problem: Problem, key: PRNGKeyArray) -> PyTree:
         """The state before the first epoch."""
         ...
 
     @staticmethod
-    def memory(config: Any, problem: Problem) -> Any:
+    def memory(config: OwnConfig, problem: Problem) -> PyTree:
         """What acting remembers at the start of an episode."""
         ...
 
     @staticmethod
     def act(
-        config: Any, state: Any, memory: Any, observation: Float[Array, " O"], key: PRNGKeyArray
-    ) -> tuple[Float[Array, " A"], Any]:
+        config: OwnConfig, state: PyTree, memory: PyTree, observation: Float[Array, " O"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, " A"], PyTree]:
         """An exploring action in one environment, and the memory after it."""
         ...
 
     @staticmethod
     def step(
-        config: Any, problem: Problem, state: Any, batch: Transition, key: PRNGKeyArray
-    ) -> tuple[Any, dict[str, Array]]:
+        config: OwnConfig, problem: Problem, state: PyTree, batch: Transition, key: PRNGKeyArray
+    ) -> tuple[PyTree, dict[str, Array]]:
         """The state after learning from one batch, and the epoch's metrics."""
         ...
 
     @staticmethod
-    def learned_policy(state: Any) -> Any:
+    def learned_policy(state: PyTree) -> PyTree:
         """The policy learned so far: a module from one observation to a distribution with `sample` and `mode`."""
         ...
 
@@ -52,13 +55,13 @@ class Algorithm(Protocol):
 class Adjustment(NamedTuple):
     """A long piece of work between two epochs, cut so that its caller can report and stop in between."""
 
-    due: Callable[[Any, int], bool]
+    due: Callable[[OwnConfig, int], bool]
     """(config, epoch) ↦ whether it follows that epoch."""
-    iterations: Callable[[Any], int]
+    iterations: Callable[[OwnConfig], int]
     """config ↦ how many iterations it takes in all."""
-    begin: Callable[..., Any]
+    begin: Callable[..., PyTree]
     """(config, problem, state, key) ↦ its learner."""
-    work: Callable[..., Any]
+    work: Callable[..., PyTree]
     """(config, problem, state, learner, iterations) ↦ the learner after so many iterations more."""
-    finish: Callable[[Any, Any], tuple[Any, Float[Array, " M"]]]
+    finish: Callable[[PyTree, PyTree], tuple[PyTree, Float[Array, " M"]]]
     """(state, learner) ↦ the adjusted state, and the multipliers that it now has."""

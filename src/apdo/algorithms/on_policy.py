@@ -1,6 +1,6 @@
 """What the on-policy algorithms share: acting by sampling, and what a batch says of the policy that drew it."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -23,7 +23,7 @@ class HasPolicy(Protocol):
 
 
 def act(
-    config: Any,  # noqa: ARG001
+    config: object,  # noqa: ARG001
     state: HasPolicy,
     memory: tuple[()],
     observation: Float[Array, " O"],
@@ -33,7 +33,7 @@ def act(
     return state.policy(observation).sample(key), memory
 
 
-def memory(config: Any, problem: Problem) -> tuple[()]:  # noqa: ARG001
+def memory(config: object, problem: Problem) -> tuple[()]:  # noqa: ARG001
     """A stationary policy remembers nothing between steps."""
     return ()
 

@@ -9,7 +9,8 @@ Critics Q_R, Q_C1..Q_Cm and an actor μ are trained on transitions from a replay
     targets    ← τ · learned + (1 - τ) · targets
 
 λ^OFF is the mean of λ over all iterations, since the path itself keeps swinging. The learner needs no environment: APDO
-trains it on the buffer alone (`learn`). As an algorithm of its own (`step`) it also fills the buffer, exploring with noise.
+trains it on the buffer alone (`learn`). As an algorithm of its own (`step`) it also fills the buffer, exploring with
+noise.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import on_policy
-from apdo.core import deterministic, networks, noise, replay
+from apdo.core import descent, deterministic, networks, noise, replay
 from apdo.core.data import Transition, flatten
 from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
@@ -115,8 +116,8 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray) -> LearnerState:
     return LearnerState(
         learned=learned,
         target=learned,
-        critic_optimiser=optax.adam(config.critic_rate).init(learned.critics),
-        actor_optimiser=optax.adam(config.actor_rate).init(learned.actor),
+        critic_optimiser=descent.init(optax.adam(config.critic_rate), learned.critics),
+        actor_optimiser=descent.init(optax.adam(config.actor_rate), learned.actor),
         multiplier=multiplier,
         multiplier_mean=jnp.zeros_like(multiplier),
         critic_cost=jnp.zeros_like(multiplier),
@@ -167,7 +168,8 @@ def iterate(
 ) -> tuple[LearnerState, Float[Array, " M"]]:
     """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
 
-    The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this iteration.
+    The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this
+    iteration.
     """
     target = targets(problem, state.target, batch)
     s = batch.observation
@@ -177,8 +179,9 @@ def iterate(
         return jnp.sum(jnp.mean(jnp.square(error), axis=-1))
 
     gradient = jax.grad(critic_loss)(state.learned.critics)
-    update, critic_optimiser = optax.adam(config.critic_rate).update(gradient, state.critic_optimiser)
-    critics = optax.apply_updates(state.learned.critics, update)
+    critics, critic_optimiser = descent.step(
+        optax.adam(config.critic_rate), state.learned.critics, gradient, state.critic_optimiser
+    )
 
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier])
 
@@ -188,8 +191,9 @@ def iterate(
         return -jnp.vdot(weight, q), q[1:]
 
     gradient, cost = jax.grad(actor_loss, has_aux=True)(state.learned.actor)
-    update, actor_optimiser = optax.adam(config.actor_rate).update(gradient, state.actor_optimiser)
-    actor = optax.apply_updates(state.learned.actor, update)
+    actor, actor_optimiser = descent.step(
+        optax.adam(config.actor_rate), state.learned.actor, gradient, state.actor_optimiser
+    )
     if config.dual_states == "starts":
         judged = Networks(critics, state.learned.actor)
         cost = jnp.mean(judged.q(dual_states, judged.mu(dual_states))[1:], axis=-1)

@@ -1,8 +1,8 @@
 """On-policy likelihood-ratio steps: π_{k+1} from samples of π_k and their advantages (paper, Algorithm 1, line 5).
 
 Each maximises the surrogate  E[π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, and differs in what "near" means:
-TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step unchecked; the
-plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and takes many.
+TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step unchecked;
+the plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and takes many.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from apdo.core import minibatch, trust_region
+from apdo.core import descent, minibatch, trust_region
 from apdo.core.gaussian import Policy
 from apdo.options import OURS, option
 
@@ -45,7 +45,7 @@ class Ppo:
     )
     rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
     passes: int = option(10, "passes over the batch", "the PPO paper", above=0)
-    minibatch: int = option(2000, "samples in one gradient step", OURS, above=0)
+    minibatches: int = option(25, "gradient steps in one pass", OURS, above=0)
     gradient_norm: float = option(0.5, "longer gradients are scaled down to this norm", OURS, above=0.0)
 
 
@@ -155,8 +155,7 @@ def _likelihood_ratio_step(
 ) -> tuple[Float[Array, " P"], optax.OptState]:
     parameters, _ = ravel_pytree(policy)
     gradient = jax.grad(lambda p: -jnp.mean(surrogate.ratio(p) * surrogate.samples.advantage))(policy)
-    updates, state = optax.adam(config.rate).update(ravel_pytree(gradient)[0], state)
-    return optax.apply_updates(parameters, updates), state
+    return descent.step(optax.adam(config.rate), parameters, ravel_pytree(gradient)[0], state)
 
 
 def _clipped_steps(
@@ -174,11 +173,11 @@ def _clipped_steps(
     def descend(carry: tuple[Array, optax.OptState], part: Surrogate) -> tuple[tuple[Array, optax.OptState], None]:
         theta, state = carry
         gradient = jax.grad(loss)(theta, part)
-        updates, state = optimiser.update(gradient, state)
-        return (optax.apply_updates(theta, updates), state), None
+        return descent.step(optimiser, theta, gradient, state), None
 
+    size = max(1, surrogate.samples.advantage.shape[0] // config.minibatches)
     (parameters, state), _ = minibatch.sweep(
-        descend, (parameters, state), surrogate, key, size=config.minibatch, passes=config.passes
+        descend, (parameters, state), surrogate, key, size=size, passes=config.passes
     )
     return parameters, state
 

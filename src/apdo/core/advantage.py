@@ -19,8 +19,8 @@ def gae(
 ) -> Float[Array, "T N K"]:
     """Generalised advantage estimation of K signals at once.
 
-    A_t = Σ_l (γ·trace)^l δ_{t+l} up to the episode's end, with δ_t = x_t + γ V(s_{t+1}) - V(s_t), where V(s_{t+1}) counts
-    as zero after a terminated step. `next_value` is the value of the observation before any reset.
+    A_t = Σ_l (γ·trace)^l δ_{t+l} up to the episode's end, with δ_t = x_t + γ V(s_{t+1}) - V(s_t), where V(s_{t+1})
+    counts as zero after a terminated step. `next_value` is the value of the observation before any reset.
     """
     alive = 1.0 - terminated.astype(signal.dtype)[..., None]
     onward = 1.0 - ended.astype(signal.dtype)[..., None]

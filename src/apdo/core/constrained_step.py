@@ -1,6 +1,7 @@
 """CPO's step: the best move inside a trust region and a set of linear constraints, from a handful of numbers.
 
-With g the gradient of the objective, b_i those of the constraints, H the Fisher matrix, c_i = C_i(π) - d_i, δ the radius:
+With g the gradient of the objective, b_i those of the constraints, H the Fisher matrix, c_i = C_i(π) - d_i, δ the
+radius:
 
     maximise gᵀx   subject to   c_i + b_iᵀx ≤ 0,   xᵀHx/2 ≤ δ
 
@@ -18,8 +19,9 @@ x is a move within the active faces, as far as the trust region allows, after th
 divided by c. D is convex, so that the least D over the 2^m sets, with ν clipped to ν ≥ 0, is the optimum: a wrong set
 gives a feasible ν too, and cannot win.
 
-Where the constraints and the trust region have no point in common, the recovery step leads towards the nearest point (in
-the metric H) that satisfies the constraints, -H⁻¹Bν with ν ≥ 0 maximising νᵀc - νᵀSν/2, to the edge of the trust region.
+Where the constraints and the trust region have no point in common, the recovery step leads towards the nearest point
+(in the metric H) that satisfies the constraints, -H⁻¹Bν with ν ≥ 0 maximising νᵀc - νᵀSν/2, to the edge of the trust
+region.
 """
 
 import itertools

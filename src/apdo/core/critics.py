@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from apdo.core import minibatch, networks
+from apdo.core import descent, minibatch, networks
 from apdo.core.advantage import gae
 from apdo.core.data import Transition
 from apdo.options import OURS, PAPER, option
@@ -21,7 +21,7 @@ class Config:
     hidden: tuple[int, ...] = option((64, 32), "hidden layers of each value network", PAPER)
     rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
     passes: int = option(5, "passes over the batch in one fit", OURS, above=0)
-    minibatch: int = option(2000, "samples in one gradient step", OURS, above=0)
+    minibatches: int = option(25, "gradient steps in one pass", OURS, above=0)
 
 
 class Critic(eqx.Module):
@@ -34,7 +34,7 @@ class Critic(eqx.Module):
 def init(config: Config, key: PRNGKeyArray, observation_size: int, signals: int) -> Critic:
     """Fresh value functions for K signals."""
     values = networks.stack(key, signals, observation_size, config.hidden)
-    return Critic(networks=values, optimiser=optax.adam(config.rate).init(values))
+    return Critic(networks=values, optimiser=descent.init(optax.adam(config.rate), values))
 
 
 def values(critic: Critic, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch K"]:
@@ -75,7 +75,7 @@ def estimate(
 def fit(
     config: Config, critic: Critic, key: PRNGKeyArray, observation: Float[Array, "B O"], target: Float[Array, "B K"]
 ) -> tuple[Critic, Float[Array, " K"]]:
-    """The critic after least squares by Adam on shuffled minibatches, and the last pass's mean squared error by signal."""
+    """The critic after least squares by Adam on minibatches, and the last pass's mean squared error by signal."""
     optimiser = optax.adam(config.rate)
 
     def loss(values: networks.MLP, o: Float[Array, "b O"], y: Float[Array, "b K"]) -> tuple[Array, Array]:
@@ -87,15 +87,14 @@ def fit(
     ) -> tuple[tuple[networks.MLP, optax.OptState], Array]:
         values, state = carry
         gradient, error = jax.grad(loss, has_aux=True)(values, *data)
-        updates, state = optimiser.update(gradient, state)
-        return (optax.apply_updates(values, updates), state), error
+        return descent.step(optimiser, values, gradient, state), error
 
     (fitted, state), error = minibatch.sweep(
         descend,
         (critic.networks, critic.optimiser),
         (observation, target),
         key,
-        size=config.minibatch,
+        size=max(1, observation.shape[0] // config.minibatches),
         passes=config.passes,
     )
     return Critic(networks=fitted, optimiser=state), error

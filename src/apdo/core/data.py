@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 class Transition(eqx.Module):
     """T steps of N environments, or any other leading axes; `next_observation` is the one before any reset.
 
-    A terminated step is followed by nothing: its value bootstraps from zero. A truncated one was cut off by a time limit:
-    it bootstraps from the value of `next_observation`. An episode that the end of the batch cuts off is neither.
+    A terminated step is followed by nothing: its value bootstraps from zero. A truncated one was cut off by a time
+    limit: it bootstraps from the value of `next_observation`. An episode that the end of the batch cuts off is neither.
     """
 
     observation: Float[Array, "*batch O"]

@@ -1,7 +1,7 @@
 """Diagonal Gaussian policies: a = μ_θ(s) + σ·ε, with a state-independent log σ.
 
-Every distribution here and its siblings answer the same calls (`sample`, `mode`, `log_prob`, `kl`, `entropy`, `fisher`),
-for one example; callers vmap.
+Every distribution here and its siblings answer the same calls (`sample`, `mode`, `log_prob`, `kl`, `entropy`,
+`fisher`), for one example; callers vmap.
 """
 
 import dataclasses

@@ -1,11 +1,11 @@
 """Passes over a batch in shuffled minibatches."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 Carry = TypeVar("Carry")
 Data = TypeVar("Data")
@@ -33,7 +33,7 @@ def sweep(
     order = jnp.argsort(jax.random.bits(shuffle_key, (samples,)))
     shuffled = jax.tree.map(lambda leaf: leaf[order], data)
 
-    def one_pass(carry: Carry, shift: Any) -> tuple[Carry, Report]:
+    def one_pass(carry: Carry, shift: Int[Array, ""]) -> tuple[Carry, Report]:
         def minibatches(leaf: jax.Array) -> jax.Array:
             return jnp.roll(leaf, shift, axis=0)[: count * size].reshape(count, size, *leaf.shape[1:])
 

@@ -1,11 +1,14 @@
 """Fully connected tanh networks, written for one example; callers vmap."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
+
+_LARGE = 512
 
 
 class MLP(eqx.Module):
@@ -26,7 +29,7 @@ def mlp(key: PRNGKeyArray, inputs: int, hidden: Sequence[int], outputs: int) -> 
     sizes = [inputs, *hidden, outputs]
     keys = jax.random.split(key, len(sizes) - 1)
     weights = []
-    for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for layer, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         bound = (6.0 / (fan_in + fan_out)) ** 0.5
         weights.append(jax.random.uniform(keys[layer], (fan_in, fan_out), minval=-bound, maxval=bound))
     biases = [jnp.zeros(size) for size in sizes[1:]]
@@ -41,10 +44,11 @@ def stack(key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int]) -> 
 def apply_stack(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B"]:
     """The scalar outputs of a stack of K networks at B inputs.
 
-    Written for a batch, unlike the rest, and in two ways that agree to rounding: a CPU multiplies two matrices faster
-    than a batch of them, and an accelerator would rather have few large operations.
+    Written for a batch, unlike the rest, and in two ways that agree to rounding: a CPU multiplies two large matrices
+    faster than a batch of them; where the work is small, or on an accelerator, few operations are better.
     """
-    return one_by_one(networks, x) if jax.default_backend() == "cpu" else all_at_once(networks, x)
+    large = jax.default_backend() == "cpu" and x.shape[0] >= _LARGE
+    return one_by_one(networks, x) if large else all_at_once(networks, x)
 
 
 def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B"]:

@@ -1,8 +1,8 @@
 """A replay buffer on the device: a ring of packed transitions.
 
-Each transition is one row (s, a, r, c, s', terminated, step), so that a batch goes in with one copy and a minibatch comes
-out with one gather. Behind the ring lies a margin of one batch: an insertion that runs over the end lands in the margin
-and its overhang is then copied to the front, so that the cost of an insertion depends on the batch alone.
+Each transition is one row (s, a, r, c, s', terminated, step), so that a batch goes in with one copy and a minibatch
+comes out with one gather. Behind the ring lies a margin of one batch: an insertion that runs over the end lands in the
+margin and its overhang is then copied to the front, so that the cost of an insertion depends on the batch alone.
 """
 
 import equinox as eqx
@@ -47,7 +47,7 @@ def init(capacity: int, batch: int, observation_size: int, action_size: int, con
 
 
 def insert(replay: Replay, batch: Transition) -> Replay:
-    """The ring after B more transitions, the oldest ones overwritten; a batch with NaN or infinity leaves it as it was."""
+    """The ring after B more transitions, the oldest overwritten; a batch with NaN or infinity leaves it as it was."""
     rows = _pack(batch)
     count, width = rows.shape
     start = replay.inserted % replay.capacity
@@ -65,8 +65,8 @@ def insert(replay: Replay, batch: Transition) -> Replay:
 def roll_back(keep: Bool[Array, ""], after: Replay, before: Replay) -> Replay:
     """`after` where `keep`, else a ring in which the same insertion, made again, has the same outcome.
 
-    Only the count is restored, not the rows: a ring is large, and what the insertion wrote is finite and will be written
-    to the same place when its epoch is repeated.
+    Only the count is restored, not the rows: a ring is large, and what the insertion wrote is finite and will be
+    written to the same place when its epoch is repeated.
     """
     inserted = jnp.where(keep, after.inserted, before.inserted)
     return eqx.tree_at(lambda r: r.inserted, after, inserted)

@@ -1,7 +1,8 @@
 """The pieces of a trust-region step: Fisher products, conjugate gradient, backtracking.
 
 Parameters are one flat vector θ. The Fisher matrix H of a policy at θ is the Hessian of θ' ↦ mean_s KL(π_θ ‖ π_θ') at
-θ' = θ; as π_θ(s) = p(f_θ(s)) it equals the mean over s of Jᵀ F J, with J the Jacobian of f and F the Fisher matrix of p.
+θ' = θ; as π_θ(s) = p(f_θ(s)) it equals the mean over s of Jᵀ F J, with J the Jacobian of f and F the Fisher matrix of
+p.
 """
 
 import dataclasses
@@ -42,8 +43,8 @@ class LineSearch(Curvature):
 def fisher_product(distributions: Callable[[Vector], Any], parameters: Vector, damping: float) -> Product:
     """v ↦ (H + damping·I) v.
 
-    `distributions` maps parameters to the action distributions at B observations. It is linearised once; each product is
-    one pass forward along v and one pass back.
+    `distributions` maps parameters to the action distributions at B observations. It is linearised once; each product
+    is one pass forward along v and one pass back.
     """
     distribution, forward = jax.linearize(distributions, parameters)
     backward = jax.linear_transpose(forward, parameters)

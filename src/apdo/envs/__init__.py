@@ -11,7 +11,7 @@ ENVIRONMENTS = {
 """Name ↦ (module, class, what it is)."""
 
 
-def find(name: str) -> Any:
+def find(name: str) -> type[Any]:
     """The environment's class, a frozen dataclass of options."""
     if name not in ENVIRONMENTS:
         raise unknown("environment", name, ENVIRONMENTS)

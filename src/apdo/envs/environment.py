@@ -3,15 +3,15 @@
 No vectorisation, no automatic reset and no time limit live here; `apdo.rollout` owns all three.
 """
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 
 class Outcome(NamedTuple):
     """What one action brought about."""
 
-    state: Any
+    state: PyTree
     observation: Float[Array, " O"]
     reward: Float[Array, ""]
     cost: Float[Array, " M"]
@@ -57,14 +57,14 @@ class Environment(Protocol):
         """Whether the last step counts as terminal (no bootstrap) rather than as cut off."""
         ...
 
-    def reset(self, key: PRNGKeyArray) -> Any:
+    def reset(self, key: PRNGKeyArray) -> PyTree:
         """The state that an episode starts from."""
         ...
 
-    def observe(self, state: Any) -> Float[Array, " O"]:
+    def observe(self, state: PyTree) -> Float[Array, " O"]:
         """The observation of a state."""
         ...
 
-    def step(self, state: Any, action: Float[Array, " A"], key: PRNGKeyArray) -> Outcome:
+    def step(self, state: PyTree, action: Float[Array, " A"], key: PRNGKeyArray) -> Outcome:
         """One step of the dynamics."""
         ...

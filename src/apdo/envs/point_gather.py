@@ -1,8 +1,9 @@
 """Point-gather: a point robot collects apples for reward and bombs at a cost (paper, section 4 and appendix B).
 
-Two apples (reward 10 each) and eight bombs (cost 1 each) lie on distinct cells of a grid around the robot. An action is a
-distance to move and an angle to turn; the robot turns, moves, and takes every object nearer than 1 to its centre of mass.
-It senses the objects in front of it through ten bins per kind. Nothing is integrated: the task is pure kinematics.
+Two apples (reward 10 each) and eight bombs (cost 1 each) lie on distinct cells of a grid around the robot. An action is
+a distance to move and an angle to turn; the robot turns, moves, and takes every object nearer than 1 to its centre of
+mass. It senses the objects in front of it through ten bins per kind. Nothing is integrated: the task is pure
+kinematics.
 """
 
 import dataclasses
@@ -25,8 +26,8 @@ CATCH_RANGE = 1.0
 SENSOR_RANGE = 6.0
 SENSOR_SPAN = math.pi
 BINS = 10
-# A sphere of radius 0.5 and a 1.0×0.2×0.2 box 0.6 ahead of its centre, of one density: the box pulls the body's centre of
-# mass forward by 0.6 times its share of the mass.
+# A sphere of radius 0.5 and a 1.0×0.2×0.2 box 0.6 ahead of its centre, of one density: the box pulls the body's centre
+# of mass forward by 0.6 times its share of the mass.
 CENTRE_AHEAD = 0.6 * 4.0 / (100.0 * 4.0 / 3.0 * math.pi * 0.125 + 4.0)
 CENTRE_HEIGHT = 0.5
 CELLS = np.array(

@@ -4,20 +4,25 @@ import hashlib
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
+from numpy.lib.npyio import NpzFile
 
 from apdo.errors import InvalidInput
 
 FORMAT = 1
 _MANIFEST = "manifest"
+_Leaf = jax.Array | np.ndarray | jax.ShapeDtypeStruct
+_savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords could be `allow_pickle`
 
 
-def save(path: Path, state: Any, epoch: int) -> None:
+def save(path: Path, state: PyTree, epoch: int) -> None:
     """Write the state's leaves under their tree paths, with a checksum each, to a temporary name; then rename."""
     arrays = {name: _to_numpy(leaf) for name, leaf in _named(state)}
     manifest = {
@@ -29,7 +34,7 @@ def save(path: Path, state: Any, epoch: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".partial")
     with temporary.open("wb") as file:
-        np.savez(file, **{_MANIFEST: text}, **arrays)
+        _savez(file, **{_MANIFEST: text}, **arrays)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -40,8 +45,8 @@ def save(path: Path, state: Any, epoch: int) -> None:
         os.close(folder)
 
 
-def load(path: Path, like: Any) -> Any:
-    """The state in a file, with the structure, shapes and dtypes of `like` (arrays or their shapes), all of them checked."""
+def load(path: Path, like: PyTree) -> PyTree:
+    """The state in a file, with the structure, shapes and dtypes of `like` (arrays or their shapes), all checked."""
     try:
         with np.load(path, allow_pickle=False) as file:
             manifest = json.loads(bytes(file[_MANIFEST]))
@@ -70,11 +75,11 @@ def path_of(folder: Path, epoch: int) -> Path:
     return folder / "checkpoints" / f"epoch-{epoch:06d}.npz"
 
 
-def _named(tree: Any) -> list[tuple[str, Any]]:
+def _named(tree: PyTree) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _checked(path: Path, file: Any, manifest: dict[str, Any], name: str, like: Any) -> np.ndarray:
+def _checked(path: Path, file: NpzFile, manifest: dict[str, Any], name: str, like: _Leaf) -> np.ndarray:
     array = file[name]
     wanted = jax.eval_shape(jax.random.key_data, like) if _is_key(like) else like
     if array.shape != wanted.shape or array.dtype != wanted.dtype:
@@ -87,16 +92,16 @@ def _checked(path: Path, file: Any, manifest: dict[str, Any], name: str, like: A
     return array
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: _Leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _to_numpy(leaf: Any) -> np.ndarray:
+def _to_numpy(leaf: jax.Array) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _from_numpy(array: np.ndarray, like: Any) -> jax.Array:
-    return jax.random.wrap_key_data(array) if _is_key(like) else jnp.asarray(array)
+def _from_numpy(array: np.ndarray, like: _Leaf) -> jax.Array:
+    return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(like) else jnp.asarray(array)
 
 
 def _digest(array: np.ndarray) -> str:

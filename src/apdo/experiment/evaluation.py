@@ -2,12 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from jaxtyping import Array, PRNGKeyArray, PyTree
 from scipy import stats
 
 from apdo import loop, rollout
@@ -51,7 +51,7 @@ class Evaluation:
     undiscounted_cost: tuple[Estimate, ...]
 
 
-def load_run(folder: str | Path) -> tuple[Experiment, loop.Training, Any]:
+def load_run(folder: str | Path) -> tuple[Experiment, loop.Training, loop.State]:
     """A run's experiment and its latest state, for all seeds."""
     folder = Path(folder)
     experiment = Experiment.restore(runs.read_description(folder)["config"])
@@ -79,8 +79,8 @@ def evaluate(
     problem, m = training.problem, training.problem.constraints
     factors = jnp.asarray([1.0] + [problem.cost_discount] * m + [1.0] * m)
 
-    def play(network: Any, key: Any) -> Any:
-        def act(memory: Any, observation: Any, key: Any) -> Any:
+    def play(network: PyTree, key: PRNGKeyArray) -> Array:
+        def act(memory: tuple[()], observation: Array, key: PRNGKeyArray) -> tuple[Array, tuple[()]]:
             distribution = network(observation)
             return distribution.mode() if deterministic else distribution.sample(key), memory
 

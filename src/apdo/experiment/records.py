@@ -33,7 +33,7 @@ class Records:
         self._metrics.writelines(json.dumps(row) + "\n" for row in rows)
         self._metrics.flush()
 
-    def close(self, status: str, **facts: Any) -> None:
+    def close(self, status: str, **facts: object) -> None:
         """Note how the run ended."""
         self._metrics.close()
         self._description |= {"status": status, **facts}
@@ -69,7 +69,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The git commit of the source tree that this package runs from, with a mark where it was changed since; or empty."""
+    """The git commit of the source tree that this package runs from, with a mark where it has changed; or empty."""
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "HEAD")

@@ -4,13 +4,15 @@ import dataclasses
 import datetime
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from apdo import algorithms, loop
+from apdo.algorithms.contract import Algorithm
 from apdo.errors import NumericalFailure
 from apdo.experiment import checkpoint, records
 from apdo.experiment.compilation import keep_compiled_programs
@@ -43,7 +45,7 @@ def training_of(experiment: Experiment) -> loop.Training:
     """The experiment as the loop needs it."""
     steps, environments = experiment.shape()
     return loop.Training(
-        algorithm=algorithms.find(experiment.algorithm),
+        algorithm=cast(Algorithm, algorithms.find(experiment.algorithm)),
         config=experiment.algorithm_config,
         problem=experiment.problem(),
         environment=experiment.environment_config,
@@ -144,7 +146,7 @@ class _Runner:
         return self._result(state)
 
     def _count(self, epoch: int) -> int:
-        """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, and none past a place to stop at."""
+        """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, none past a place to stop at."""
         settings = self.experiment.settings
         stop = min(settings.epochs, (epoch // settings.checkpoint_every + 1) * settings.checkpoint_every)
         due = next((k for k in range(epoch, stop) if self.adjuster.due(k)), stop)
@@ -179,7 +181,7 @@ class _Runner:
             done += size
             multiplier = np.asarray(learner.multiplier_mean)
             if not np.all(np.isfinite(multiplier)):
-                self._fail(state, "off-policy multiplier", ~np.isfinite(multiplier).all(axis=-1))
+                self._fail(state, "off-policy multiplier", np.asarray(~np.isfinite(multiplier).all(axis=-1)))
             shown = ", ".join(f"{value:.3g}" for value in multiplier.mean(axis=0))
             self.progress.phase("training the multiplier off-policy", done, total, f"mean so far {shown}")
             size = max(100, int(size * min(4.0, REPORT_EVERY / elapsed)) // 100 * 100)
@@ -197,7 +199,8 @@ class _Runner:
         checkpoint.save(path, state, epoch)
         named = ", ".join(str(seed) for seed, bad in zip(self.seeds, seeds, strict=True) if bad)
         raise NumericalFailure(
-            f"epoch {epoch}, seed {named}: the {quantity} is not finite; the state before that epoch is saved in {path}."
+            f"epoch {epoch}, seed {named}: the {quantity} is not finite; "
+            f"the state before that epoch is saved in {path}."
         )
 
     def _result(self, state: loop.State) -> Result:
@@ -207,7 +210,7 @@ class _Runner:
         return Result(path=self.record.folder, seeds=self.seeds, policies=policies, metrics=metrics)
 
 
-def policies_of(training: loop.Training, algorithm_state: Any) -> list[Policy]:
+def policies_of(training: loop.Training, algorithm_state: PyTree) -> list[Policy]:
     """The learned policy of each seed."""
     networks = jax.vmap(training.algorithm.learned_policy)(algorithm_state)
     count = jax.tree.leaves(networks)[0].shape[0]

@@ -81,8 +81,8 @@ class Experiment:
                 raise InvalidInput(f"a limit must be a finite number, not {limit}.")
         if len(limits) != costs:
             raise InvalidInput(
-                f"{self.environment} has {costs} cost{'s' * (costs > 1)} ({', '.join(task.cost_names)}) and needs as many "
-                f"limits, not {len(limits)}."
+                f"{self.environment} has {costs} cost{'s' * (costs > 1)} ({', '.join(task.cost_names)}) and needs "
+                f"as many limits, not {len(limits)}."
             )
         if settings.batch < task.horizon:
             raise InvalidInput(
@@ -147,5 +147,5 @@ def _lay_over(parts: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return {part: options.override(config, owned[part]) for part, config in parts.items()}
 
 
-def _fields(config: Any) -> set[str]:
+def _fields(config: options.Configuration) -> set[str]:
     return {field.name for field in dataclasses.fields(config)}
