@@ -6,7 +6,7 @@ BIN := .venv/bin
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
 
-test: .venv/test
+test: .venv/test .venv/browser
 	$(BIN)/python -m pytest -n 2
 
 test-slow: .venv/test
@@ -35,6 +35,13 @@ clean:
 
 .venv/test: .venv/run
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+# The report page is tested in a real browser; without one, those tests say why they are skipped.
+.venv/browser: .venv/test
+	@command -v chromium >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } || \
+	  echo "no Chromium here, and it cannot be installed without root: its tests will be skipped"
 	@touch $@
 
 .venv/dev: .venv/test

@@ -1,7 +1,7 @@
 """Configuration fields that explain themselves.
 
 A configuration is a frozen dataclass beside its only reader. Each field is an `option`: a default, what it means, and
-where the default comes from. The command line's options, its help and the table in `docs/options.md` are made from it.
+where the default comes from. The command line's options, its help and its errors are made from it.
 """
 
 import dataclasses

@@ -62,6 +62,7 @@ def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False)
     folder = folder or _default_folder(experiment)
     record = records.Records(folder, describe(experiment, training, seeds))
     keep_compiled_programs()
+    began = time.perf_counter()
     title = f"{experiment.algorithm} on {experiment.environment}"
     with Progress(title, experiment.settings.epochs, training.problem.limits, quiet=quiet) as progress:
         runner = _Runner(experiment, training, seeds, record, progress)
@@ -73,7 +74,7 @@ def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False)
         except KeyboardInterrupt:
             record.close("interrupted", finished=_now())
             raise
-    record.close("finished", finished=_now(), seconds=round(runner.seconds, 3))
+    record.close("finished", finished=_now(), seconds=round(time.perf_counter() - began, 3))
     return result
 
 
@@ -119,7 +120,6 @@ class _Runner:
         self.advance = loop.make_advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history: list[dict[str, np.ndarray]] = []
-        self.seconds = 0.0
         self.epoch_seconds = 0.0
         """What the latest epochs took, each."""
 
@@ -157,8 +157,7 @@ class _Runner:
         if not rows:
             return
         # The first call compiles, and says nothing about the speed of the rest.
-        first = self.seconds == 0.0
-        self.seconds += elapsed
+        first = not self.history
         each = elapsed / len(rows)
         self.epoch_seconds = 0.0 if first else each
         batch = self.training.problem.batch
