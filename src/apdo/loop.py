@@ -84,8 +84,8 @@ def over_seeds(
 ) -> PyTree:
     """`function(*arguments, *shared)` for each seed; arguments have the seeds in front, shared ones serve them all.
 
-    Products are in full single precision: the shortened one that accelerators prefer costs conjugate gradient a tenth
-    of what a trust-region step gains.
+    Products are in full single precision: the shortened one that accelerators prefer costs conjugate gradient a few
+    percent of what a trust-region step gains.
     """
     with jax.default_matmul_precision("highest"):
         if training.side_by_side:

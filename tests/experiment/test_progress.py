@@ -170,12 +170,17 @@ def test_a_stream_of_few_letters_gets_what_it_can_write(clock):
 
 def test_a_reader_who_has_gone_does_not_end_the_training(clock):
     class Broken(io.StringIO):
+        tried = 0
+
         def write(self, *_):
+            self.tried += 1
             raise BrokenPipeError
 
-    with Progress("title", 9, (0.2,), stream=Broken(), clock=clock) as progress:
+    stream = Broken()
+    with Progress("title", 9, (0.2,), stream=stream, clock=clock) as progress:
         progress.epoch(1, ROW, 1, None)
         progress.message("message")
+    assert stream.tried > 0
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch, clock):

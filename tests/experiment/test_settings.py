@@ -113,7 +113,10 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(algorithm, environment, 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
 def test_every_preset_fits_every_algorithm(algorithm, preset):
-    settings.specify(algorithm, "point-gather", {}, preset)
+    experiment = settings.specify(algorithm, "point-gather", {}, preset)
+    chosen = {**options.flatten(experiment.settings), **options.flatten(experiment.algorithm_config)}
+    for name, value in PRESETS[preset].options(algorithm).items():
+        assert chosen[name] == value, name
 
 
 def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
