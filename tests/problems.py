@@ -27,6 +27,7 @@ class Reach:
 
     observation_size = 2
     action_size = 1
+    discrete_actions = False
     discount = 0.99
 
     @property
@@ -67,6 +68,7 @@ def problem_of(task, batch, limits=None):
         cost_discount=task.discount,
         horizon=task.horizon,
         truncates=not task.horizon_terminates,
+        discrete_actions=task.discrete_actions,
     )
 
 

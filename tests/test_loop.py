@@ -8,10 +8,10 @@ import pytest
 
 from apdo import loop
 from apdo.algorithms import apdo, cpo, pd_ddpg, pdo, primal_steps
-from apdo.core import critics, gaussian, trust_region
+from apdo.core import critics, policies, trust_region
 from problems import Reach, run, training_of
 
-SMALL = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
+SMALL = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
 CONFIGS = {
     "pdo": (pdo, pdo.Config(primal=primal_steps.Trpo(damping=1e-2), **SMALL)),

@@ -14,13 +14,17 @@ from apdo.errors import InvalidInput
 class Policy:
     """`policy(observation)` for one observation [O] or a batch [B, O]; `deterministic=True` gives the mode.
 
+    An action is a vector or, where actions are choices, the index of one.
+
     Draws depend on the policy's own seed and on how many calls came before: two policies loaded alike act alike.
     """
 
-    def __init__(self, network: PyTree, observation_size: int, seed: int = 0) -> None:
+    def __init__(self, network: PyTree, observation_size: int, seed: int = 0, *, discrete: bool = False) -> None:
         self.network = network
         """The module from one observation to an action distribution."""
         self.observation_size = observation_size
+        self.discrete = discrete
+        """Whether actions are choices."""
         self._key = random.key(seed)
         self._calls = 0
 
@@ -36,6 +40,8 @@ class Policy:
         keys = random.split(random.fold_in(self._key, self._calls), batch.shape[0])
         self._calls += 1
         actions = np.asarray(_act(self.network, jnp.asarray(batch), keys, deterministic))
+        if self.discrete:
+            actions = np.argmax(actions, axis=-1)
         return actions[0] if given.ndim == 1 else actions
 
 

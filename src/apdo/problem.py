@@ -32,6 +32,8 @@ class Problem:
     """The most steps that an episode can have."""
     truncates: bool
     """Whether the horizon cuts an episode off, so that its value goes on, rather than ends it."""
+    discrete_actions: bool = False
+    """Whether an action is one of `action_size` choices, given as a one-hot vector, rather than any vector."""
 
     def __post_init__(self) -> None:
         if not self.limits:

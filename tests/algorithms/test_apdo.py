@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from apdo.algorithms import apdo, pd_ddpg, pdo
-from apdo.core import critics, gaussian
+from apdo.core import critics, policies
 from problems import Reach, run, training_of
 
-SMALL = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
+SMALL = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 K_ADJ = 2
 OFF_POLICY = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
 
@@ -66,6 +66,6 @@ def test_the_jump_is_to_the_mean_of_the_off_policy_path():
     learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
     mean = np.asarray(learner.multiplier_mean)
     adjusted, reported = adjuster.finish(state, learner)
-    np.testing.assert_array_equal(adjusted.algorithm.pdo.multiplier, mean)
+    np.testing.assert_array_equal(adjusted.algorithm.pdo.multiplier.value, mean)
     np.testing.assert_array_equal(reported, mean)
     assert int(learner.iteration[0]) == 150

@@ -8,7 +8,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo.algorithms import cpo, on_policy, primal_steps
-from apdo.core import gaussian, trust_region
+from apdo.core import policies, trust_region
 from problems import Reach, random_batch
 
 SEARCH = trust_region.LineSearch(fraction=1.0, iterations=50, damping=1e-2)
@@ -17,7 +17,7 @@ improve = jax.jit(cpo.improve, static_argnums=0)
 
 @pytest.fixture(scope="module")
 def policy():
-    return gaussian.policy(gaussian.Config(hidden=(8,)), random.key(0), 2, 1)
+    return policies.init(policies.Config(hidden=(8,)), random.key(0), 2, 1, discrete=False)
 
 
 def on_policy_batch(policy, costs):
@@ -77,6 +77,22 @@ def test_a_binding_constraint_gives_a_step_that_uses_up_its_slack_and_no_more(po
     assert reached[1] <= slack
 
 
+def test_from_outside_the_limits_a_step_may_give_up_return_to_come_back(policy):
+    """Fails when the line search asks for return whenever some step reaches the limit: CPO then stands still outside."""
+    batch = on_policy_batch(policy, 1)
+    # The cost is the reward itself, so that every step back costs return; half of what one step can take off is asked.
+    gain = advantages(batch, 1, 5.0)[:, :1]
+    advantage = jnp.concatenate([gain, gain], axis=1)
+    away, _ = improve(SEARCH, policy, batch, advantage, jnp.asarray([1e3]))
+    excess = -0.5 * gains(policy, batch, advantage, away)[1:]
+    new, metrics = improve(SEARCH, policy, batch, advantage, jnp.asarray(excess))
+    assert float(metrics["recovering"]) == 0.0
+    assert float(metrics["step_accepted"]) == 1.0
+    reached = gains(policy, batch, advantage, new)
+    assert reached[1] == pytest.approx(-excess[0], rel=0.1)
+    assert reached[0] < 0.0
+
+
 def test_every_constraint_is_honoured_not_only_the_worst(policy):
     """Cost 0 wants smaller actions, cost 1 larger ones: the step must respect both slacks at once."""
     batch = on_policy_batch(policy, 2)
@@ -91,7 +107,7 @@ def test_every_constraint_is_honoured_not_only_the_worst(policy):
 def test_the_cost_gradient_is_scaled_to_episodes():
     """The step in c + bᵀx ≤ 0 is right only if b is per episode, as c is: fails when the episode length is dropped."""
     task = Reach(costs=1, horizon=10)
-    policy = gaussian.policy(gaussian.Config(hidden=(8,)), random.key(0), 2, 1)
+    policy = policies.init(policies.Config(hidden=(8,)), random.key(0), 2, 1, discrete=False)
     batch = on_policy_batch(policy, 1)
     per_step = advantages(batch, 1, 1.0)
     # Half of the cost that one recovering step can take off, by the right count.

@@ -67,7 +67,9 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
     y = pd_ddpg.targets(PROBLEM, state.target, minibatch)
 
     def critic_loss(critics):
-        return jnp.sum(jnp.mean((y - pd_ddpg.Networks(critics, state.learned.actor).q(s, a)) ** 2, axis=1))
+        return jnp.sum(
+            jnp.mean((y - pd_ddpg.Networks(critics, state.learned.actor, discrete=False).q(s, a)) ** 2, axis=1)
+        )
 
     adam: Any = optax.adam(1e-3)
     apply_updates: Any = optax.apply_updates
@@ -75,17 +77,19 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
     critics = apply_updates(state.learned.critics, update)
 
     def lagrangian(actor):
-        q = pd_ddpg.Networks(critics, actor).q(s, pd_ddpg.Networks(critics, actor).mu(s))
+        q = pd_ddpg.Networks(critics, actor, discrete=False).q(
+            s, pd_ddpg.Networks(critics, actor, discrete=False).mu(s)
+        )
         return jnp.mean(q[0] - 0.5 * q[1] - 2.0 * q[2])
 
     ascent = jax.tree.map(jnp.negative, jax.grad(lagrangian)(state.learned.actor))
     update, _ = adam.update(ascent, adam.init(state.learned.actor))
     actor = apply_updates(state.learned.actor, update)
     for ours, theirs in zip(
-        jax.tree.leaves(after.learned), jax.tree.leaves(pd_ddpg.Networks(critics, actor)), strict=True
+        jax.tree.leaves(after.learned), jax.tree.leaves(pd_ddpg.Networks(critics, actor, discrete=False)), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-    judged = pd_ddpg.Networks(critics, state.learned.actor)
+    judged = pd_ddpg.Networks(critics, state.learned.actor, discrete=False)
     expected_cost = np.asarray(judged.q(s, judged.mu(s)))[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected_cost, rtol=1e-4, atol=1e-6)
     expected = np.maximum(np.asarray(multiplier) + 0.01 * (expected_cost - np.array([0.3, 0.4])), 0.0)
@@ -124,7 +128,7 @@ def test_the_dual_gradient_can_be_taken_at_episode_starts_only(learner, buffer):
     iterate = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))
     _, cost = iterate(config, PROBLEM, learner, minibatch, dual_states)
     after, _ = iterate(CONFIG, PROBLEM, learner, minibatch, minibatch.observation)
-    judged = pd_ddpg.Networks(after.learned.critics, learner.learned.actor)
+    judged = pd_ddpg.Networks(after.learned.critics, learner.learned.actor, discrete=False)
     expected = judged.q(dual_states, judged.mu(dual_states))[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected, rtol=1e-4, atol=1e-6)
 

@@ -9,16 +9,16 @@ import pytest
 from jax import random
 
 from apdo.algorithms import pdo, primal_steps, trpo
-from apdo.core import critics, gaussian
+from apdo.core import critics, dual, policies
 from problems import Reach, problem_of, random_batch
 
-SMALL: dict[str, Any] = {"policy": gaussian.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
+SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 
 
 def one_epoch(config, task, limits, multiplier):
     problem = problem_of(task, 200, limits)
     state = pdo.init(config, problem, random.key(0))
-    state = pdo.State(state.policy, state.optimiser, state.critic, jnp.asarray(multiplier))
+    state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray(multiplier)))
     batch = random_batch(random.key(1), task, 10, 20)
     after, metrics = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, batch, random.key(2))
     return problem, batch, state, after, metrics
@@ -39,14 +39,14 @@ def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
     problem, batch, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 2.0), [0.5, 0.7])
     expected = discounted_costs(problem, batch)
     np.testing.assert_allclose(metrics["cost"], expected, rtol=1e-5)
-    np.testing.assert_allclose(after.multiplier, [0.5, 0.7] + 0.3 * (expected - np.array([1.0, 2.0])), rtol=1e-5)
+    np.testing.assert_allclose(after.multiplier.value, [0.5, 0.7] + 0.3 * (expected - np.array([1.0, 2.0])), rtol=1e-5)
 
 
 def test_a_multiplier_never_falls_below_zero_and_a_step_of_zero_holds_it():
     _, _, _, after, _ = one_epoch(pdo.Config(dual_step=5.0, **SMALL), Reach(costs=2), (1e3, 1e3), [0.1, 0.0])
-    np.testing.assert_array_equal(after.multiplier, [0.0, 0.0])
+    np.testing.assert_array_equal(after.multiplier.value, [0.0, 0.0])
     _, _, _, after, _ = one_epoch(pdo.Config(dual_step=0.0, **SMALL), Reach(costs=2), (0.1, 0.1), [0.1, 3.0])
-    np.testing.assert_array_equal(after.multiplier, np.asarray([0.1, 3.0], np.float32))
+    np.testing.assert_array_equal(after.multiplier.value, np.asarray([0.1, 3.0], np.float32))
 
 
 def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
@@ -80,7 +80,7 @@ def test_large_multipliers_turn_the_primal_step_against_the_cost():
         config = pdo.Config(**SMALL)
         problem = problem_of(task, 200, (1.0,))
         state = pdo.init(config, problem, random.key(0))
-        state = pdo.State(state.policy, state.optimiser, state.critic, jnp.asarray(multiplier))
+        state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray(multiplier)))
         batch = random_batch(random.key(1), task, 10, 20)
         # reward and cost are the same thing
         batch = jax.tree.map(lambda x: x, batch)
@@ -125,7 +125,7 @@ def test_a_combined_value_function_is_fitted_to_reward_less_priced_costs():
         **{**vars(batch), "reward": jnp.ones((10, 20)), "cost": jnp.tile(jnp.asarray([1.0, 0.25]), (10, 20, 1))}
     )
     state = pdo.init(config, problem, random.key(0))
-    state = pdo.State(state.policy, state.optimiser, state.critic, jnp.asarray([0.5, 2.0]))
+    state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray([0.5, 2.0])))
     after, _ = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, constant, random.key(2))
     fitted = critics.values(after.critic, constant.observation.reshape(200, -1))
     # r - Σ λ c = 1 - 0.5 - 0.5 = 0 at each step, so the value is 0 everywhere

@@ -8,12 +8,12 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo.algorithms import primal_steps
-from apdo.core import gaussian, trust_region
+from apdo.core import policies, trust_region
 
 
 @pytest.fixture(scope="module")
 def policy():
-    return gaussian.policy(gaussian.Config(hidden=(8, 8)), random.key(0), 3, 2)
+    return policies.init(policies.Config(hidden=(8, 8), output_scale=1.0), random.key(0), 3, 2, discrete=False)
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,36 @@
-"""Projected dual ascent."""
+"""Multiplier rules: each with its law."""
 
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
 
-from apdo.core.dual import ascend
+from apdo.core import dual
 
 
-def rise(multiplier, cost, limit, step):
-    return np.asarray(ascend(jnp.asarray(multiplier), jnp.asarray(cost), jnp.asarray(limit), step))
+def vector(values):
+    return jnp.asarray(values, dtype=jnp.float32)
+
+
+def begun(config, multiplier):
+    return dual.start(config, vector(multiplier))
+
+
+def rise(multiplier, cost, limit, step, config=None):
+    config = config or dual.Ascent()
+    return np.asarray(dual.update(config, begun(config, multiplier), vector(cost), vector(limit), step).value)
+
+
+def follow(config, multiplier, costs, limit, step):
+    """The multipliers after each of a sequence of costs."""
+    state, path = begun(config, multiplier), []
+    for cost in costs:
+        state = dual.update(config, state, vector(cost), vector(limit), step)
+        path.append(np.asarray(state.value))
+    return np.stack(path)
+
+
+RULES = [dual.Ascent(), dual.Ascent(decay=0.5), dual.Pid(proportional=0.5, derivative=0.3), dual.Adam()]
 
 
 def test_ascent_equals_its_formula_entry_by_entry():
@@ -18,23 +41,95 @@ def test_ascent_equals_its_formula_entry_by_entry():
     np.testing.assert_allclose(rise(multiplier, cost, limit, 0.7), expected, atol=1e-6)
 
 
-def test_a_multiplier_never_falls_below_zero_and_leaves_zero_as_soon_as_its_constraint_is_broken():
-    np.testing.assert_array_equal(rise([0.0, 0.25], [0.0, 0.0], [1.0, 1.0], 0.5), [0.0, 0.0])
-    np.testing.assert_array_equal(rise([0.0], [3.0], [1.0], 0.5), [1.0])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_multiplier_never_falls_below_zero_and_leaves_zero_as_soon_as_its_constraint_is_broken(rule):
+    np.testing.assert_array_equal(rise([0.0, 0.25], [0.0, 0.0], [1.0, 1.0], 0.5, rule), [0.0, 0.0])
+    assert rise([0.0], [3.0], [1.0], 0.5, rule)[0] > 0.4
 
 
-def test_a_cost_at_its_limit_leaves_the_multiplier_as_it_is():
-    limit = [0.2, 25.0, 0.0]
-    np.testing.assert_array_equal(
-        rise([0.0, 1.5, 100.0], limit, limit, 10.0), np.asarray([0.0, 1.5, 100.0], np.float32)
-    )
+@pytest.mark.parametrize("rule", RULES)
+def test_a_cost_that_stays_at_its_limit_leaves_the_multiplier_as_it_is(rule):
+    limit, start = [0.2, 25.0, 0.0], np.asarray([0.0, 1.5, 100.0], np.float32)
+    np.testing.assert_array_equal(follow(rule, start, [limit] * 3, limit, 10.0), np.stack([start] * 3))
 
 
-def test_each_constraint_moves_only_its_own_multiplier():
+@pytest.mark.parametrize("rule", RULES)
+def test_each_constraint_moves_only_its_own_multiplier(rule):
     multiplier, limit, calm = [1.0, 2.0, 3.0], [0.5, 0.5, 0.5], np.asarray([0.5, 0.5, 0.5], np.float32)
     for i in range(3):
         cost = calm.copy()
         cost[i] += 1.0
-        np.testing.assert_allclose(
-            rise(multiplier, cost, limit, 0.25) - np.asarray(multiplier, np.float32), 0.25 * np.eye(3)[i]
-        )
+        moved = rise(multiplier, cost, limit, 0.25, rule) - np.asarray(multiplier, np.float32)
+        assert moved[i] > 0.2
+        np.testing.assert_array_equal(np.delete(moved, i), [0.0, 0.0])
+
+
+BOUNDED = [(dual.Ascent(most=2.0), 1), (dual.Pid(proportional=0.5, most=2.0), 1), (dual.Adam(most=2.0), 30)]
+
+
+@pytest.mark.parametrize(("rule", "memory"), BOUNDED)
+def test_a_bounded_multiplier_stays_at_its_bound_and_does_not_wind_up(rule, memory):
+    """However long the cost was above its limit, costs below it bring the multiplier down at once; Adam's momentum,
+    which is all that it remembers, lasts for some thirty steps."""
+    path = follow(rule, [0.0], [[5.0]] * 500 + [[0.0]] * memory, [1.0], 0.5)[:, 0]
+    assert path.max() == path[499] == 2.0
+    assert path[-1] < 2.0
+
+
+def test_decaying_steps_add_up_to_their_series():
+    path = follow(dual.Ascent(decay=1.0), [0.0], [[3.0]] * 6, [1.0], 0.5)[:, 0]
+    np.testing.assert_allclose(path, np.cumsum(0.5 * 2.0 / np.arange(1, 7)), rtol=1e-6)
+
+
+def test_pid_equals_its_formula_and_forgets_the_passing_terms():
+    costs, limit, beta, kp, kd = np.array([2.0, 3.0, 1.5, 1.0, 0.2]), 1.0, 0.1, 0.4, 0.25
+    path = follow(dual.Pid(proportional=kp, derivative=kd), [0.3], costs[:, None], [limit], beta)[:, 0]
+    integral, before = 0.3, costs[0]
+    for cost, found in zip(costs, path, strict=True):
+        integral = max(0.0, integral + beta * (cost - limit))
+        expected = max(0.0, integral + kp * (cost - limit) + kd * max(cost - before, 0.0))
+        assert found == pytest.approx(expected, rel=1e-5)
+        before = cost
+
+
+def test_pid_without_its_terms_is_ascent():
+    costs = np.random.default_rng(1).uniform(0, 2, size=(20, 2))
+    plain = follow(dual.Ascent(), [0.1, 0.2], costs, [0.7, 1.2], 0.3)
+    np.testing.assert_array_equal(follow(dual.Pid(proportional=0.0), [0.1, 0.2], costs, [0.7, 1.2], 0.3), plain)
+
+
+def test_adam_equals_optax_ascent_until_it_meets_zero():
+    costs, limit = np.array([[2.0], [1.5], [0.2], [3.0]]), [1.0]
+    path = follow(dual.Adam(), [1.0], costs, limit, 0.1)[:, 0]
+    optimiser = optax.adam(0.1)
+    value = vector([1.0])
+    state = optimiser.init(value)
+    for cost, found in zip(costs, path, strict=True):
+        update, state = optimiser.update(vector(limit) - vector(cost), state)
+        value = value + update
+        assert found == pytest.approx(float(value[0]), rel=1e-6)
+
+
+def test_damping_settles_what_plain_ascent_keeps_swinging():
+    """A policy that follows the sign of λ - λ* at constant speed, as a trust-region step does."""
+
+    def last_swing(rule):
+        state, cost = begun(rule, [0.0]), 2.0
+        path = []
+        for _ in range(400):
+            state = dual.update(rule, state, vector([cost]), vector([1.0]), 0.02)
+            cost = float(np.clip(cost - 0.05 * np.tanh(20.0 * (float(state.value[0]) - 0.5)), 0.0, 2.0))
+            path.append(float(state.value[0]))
+        return np.ptp(path[-100:])
+
+    assert last_swing(dual.Ascent()) > 0.1
+    assert last_swing(dual.Pid(proportional=0.2)) < 0.01
+
+
+def test_a_jump_moves_the_multipliers_and_keeps_what_the_rule_remembers():
+    rule = dual.Pid(proportional=0.5)
+    state = dual.update(rule, begun(rule, [0.0]), vector([2.0]), vector([1.0]), 0.1)
+    jumped = dual.jump(state, vector([7.0]))
+    assert float(jumped.value[0]) == float(jumped.integral[0]) == 7.0
+    assert float(jumped.cost[0]) == 2.0
+    assert int(jumped.updates) == 1

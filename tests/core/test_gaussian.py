@@ -9,7 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import integrate, stats
 
-from apdo.core import gaussian
+from apdo.core import policies
 from apdo.core.gaussian import Gaussian
 
 
@@ -94,7 +94,7 @@ def test_the_mode_is_where_the_density_is_greatest():
 
 
 def test_a_fresh_policys_spread_is_as_configured_and_the_same_in_every_state():
-    policy = gaussian.policy(gaussian.Config(hidden=(5,), log_std=-0.7), jax.random.key(1), 4, 3)
+    policy = policies.init(policies.Config(hidden=(5,), log_std=-0.7), jax.random.key(1), 4, 3, discrete=False)
     observations = jnp.asarray(np.random.default_rng(2).normal(size=(6, 4)), dtype=jnp.float32)
     distributions = jax.jit(jax.vmap(policy))(observations)
     np.testing.assert_array_equal(distributions.log_std, np.full((6, 3), -0.7, dtype=np.float32))
@@ -103,7 +103,7 @@ def test_a_fresh_policys_spread_is_as_configured_and_the_same_in_every_state():
 
 
 def test_a_policys_default_shape_is_the_papers():
-    policy = jax.eval_shape(lambda key: gaussian.policy(gaussian.Config(), key, 29, 2), jax.random.key(0))
+    policy = jax.eval_shape(lambda key: policies.init(policies.Config(), key, 29, 2, discrete=False), jax.random.key(0))
     assert [w.shape for w in policy.mean.weights] == [(29, 64), (64, 32), (32, 2)]
     assert policy.log_std.shape == (2,)
-    assert gaussian.Config().log_std == 0.0
+    assert policies.Config().log_std == 0.0

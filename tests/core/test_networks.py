@@ -46,19 +46,20 @@ def test_a_network_is_tanh_layers_with_a_linear_output(hidden):
     np.testing.assert_allclose(apply(network, x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("hidden", [(), (5,), (6, 4)])
-def test_a_stack_answers_as_its_networks_do_one_by_one(hidden):
+def test_a_stack_answers_as_its_networks_do_one_by_one(hidden, outputs):
     rng = np.random.default_rng(1)
-    stack = random_network(rng, (3, *hidden, 1), count=(4,))
+    stack = random_network(rng, (3, *hidden, outputs), count=(4,))
     x = jnp.asarray(2.0 * rng.normal(size=(7, 3)), dtype=jnp.float32)
     answers = np.asarray(jax.jit(networks.apply_stack)(stack, x))
-    assert answers.shape == (4, 7)
+    assert answers.shape == (4, 7, outputs)
     for k in range(4):
         weights = [np.asarray(w)[k] for w in stack.weights]
         biases = [np.asarray(b)[k] for b in stack.biases]
         single = networks.MLP(weights=tuple(map(jnp.asarray, weights)), biases=tuple(map(jnp.asarray, biases)))
-        np.testing.assert_allclose(answers[k], apply(single, x)[:, 0], rtol=1e-5, atol=1e-6)
-        expected = [forward(weights, biases, row)[0] for row in np.asarray(x)]
+        np.testing.assert_allclose(answers[k], apply(single, x), rtol=1e-5, atol=1e-6)
+        expected = [forward(weights, biases, row) for row in np.asarray(x)]
         np.testing.assert_allclose(answers[k], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -89,14 +90,21 @@ def test_weights_start_uniform_within_their_bounds_and_biases_at_zero(fresh):
         np.testing.assert_array_equal(fresh.biases[layer], np.zeros(SIZES[layer + 1]))
 
 
-def test_the_two_ways_to_evaluate_a_stack_agree_with_their_gradients():
-    stack = networks.stack(jax.random.key(3), 3, 4, (8, 5))
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_two_ways_to_evaluate_a_stack_agree_with_their_gradients(outputs):
+    stack = networks.stack(jax.random.key(3), 3, 4, (8, 5), outputs)
     x = jax.random.normal(jax.random.key(4), (7, 4))
     outcomes = []
     for way in (networks.one_by_one, networks.all_at_once):
         outcomes.append(jax.jit(jax.value_and_grad(lambda s, way=way: (way(s, x) ** 3).sum()))(stack))
     for ours, theirs in zip(*map(jax.tree.leaves, outcomes), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_scaled_last_layer_is_the_unscaled_one_times_the_factor():
+    plain, scaled = (networks.mlp(jax.random.key(2), 3, (5,), 2, scale) for scale in (1.0, 0.01))
+    np.testing.assert_array_equal(scaled.weights[0], plain.weights[0])
+    np.testing.assert_allclose(scaled.weights[1], 0.01 * np.asarray(plain.weights[1]), rtol=1e-6)
 
 
 def test_layers_of_equal_size_do_not_share_their_weights(fresh):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from apdo.core import gaussian, trust_region
+from apdo.core import policies, trust_region
 
 
 def positive_definite(rng, size, condition=50.0):
@@ -74,7 +74,7 @@ def test_conjugate_gradient_stops_at_the_first_iterate_that_meets_the_tolerance(
 @pytest.mark.usefixtures("double_precision")
 def test_fisher_product_equals_the_exact_hessian_of_the_mean_kl():
     rng = np.random.default_rng(0)
-    theta, unravel = ravel_pytree(gaussian.policy(gaussian.Config(hidden=(4,)), jax.random.key(0), 3, 2))
+    theta, unravel = ravel_pytree(policies.init(policies.Config(hidden=(4,)), jax.random.key(0), 3, 2, discrete=False))
     theta = jnp.asarray(rng.normal(scale=0.7, size=theta.shape))  # every bias and log standard deviation differs
     observations = jnp.asarray(rng.normal(size=(11, 3)))
 
@@ -103,6 +103,19 @@ def test_the_full_step_lies_on_the_edge_of_the_trust_region_along_the_direction(
         scale = step / direction
         assert scale.min() > 0.0
         np.testing.assert_allclose(scale, scale[0], rtol=1e-10)
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_a_rate_shortens_the_step_only_where_the_edge_is_farther():
+    rng = np.random.default_rng(4)
+    matrix, direction = positive_definite(rng, 5), rng.normal(size=5)
+
+    def step(rate):
+        return np.asarray(trust_region.full_step(lambda v: jnp.asarray(matrix) @ v, jnp.asarray(direction), 0.01, rate))
+
+    to_the_edge = (step(np.inf) / direction)[0]
+    np.testing.assert_allclose(step(2.0 * to_the_edge), to_the_edge * direction, rtol=1e-12)
+    np.testing.assert_allclose(step(0.5 * to_the_edge), 0.5 * to_the_edge * direction, rtol=1e-12)
 
 
 def test_the_full_step_along_nothing_is_nothing():

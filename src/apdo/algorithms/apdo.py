@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import on_policy, pd_ddpg, pdo
 from apdo.algorithms.contract import Adjustment
-from apdo.core import gaussian, replay
+from apdo.core import dual, policies, replay
 from apdo.core.data import Transition, flatten
 from apdo.options import PAPER, option
 from apdo.problem import Problem
@@ -48,7 +48,7 @@ class State(eqx.Module):
     buffer: replay.Replay
 
     @property
-    def policy(self) -> gaussian.Policy:
+    def policy(self) -> policies.Policy:
         """π_k."""
         return self.pdo.policy
 
@@ -89,8 +89,8 @@ def _work(
 
 def _finish(state: State, learner: pd_ddpg.LearnerState) -> tuple[State, Float[Array, " M"]]:
     """Line 9."""
-    multiplier = learner.multiplier_mean
-    return eqx.tree_at(lambda s: s.pdo.multiplier, state, multiplier), multiplier
+    found = learner.multiplier_mean
+    return eqx.tree_at(lambda s: s.pdo.multiplier, state, dual.jump(state.pdo.multiplier, found)), found
 
 
 adjustment = Adjustment(

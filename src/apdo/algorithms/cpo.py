@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps
-from apdo.core import constrained_step, critics, gaussian, trust_region
+from apdo.core import constrained_step, critics, policies, trust_region
 from apdo.core.data import Transition, flatten
 from apdo.options import PAPER, PUBLISHED, option
 from apdo.problem import Problem
@@ -33,7 +33,7 @@ class Config:
     """Settings of CPO."""
 
     search: trust_region.LineSearch = option(trust_region.LineSearch(), "the step's bounds and search", PAPER)
-    policy: gaussian.Config = option(gaussian.Config(), "the policy network", PAPER)
+    policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation, reward", PAPER, within=(0.0, 1.0))
     cost_trace: float = option(1.0, "λ of generalised advantage estimation, costs", PUBLISHED, within=(0.0, 1.0))
@@ -42,7 +42,7 @@ class Config:
 class State(eqx.Module):
     """Everything that the next epoch needs."""
 
-    policy: gaussian.Policy
+    policy: policies.Policy
     critic: critics.Critic
 
 
@@ -50,7 +50,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions."""
     policy_key, critic_key = random.split(key)
     return State(
-        policy=gaussian.policy(config.policy, policy_key, problem.observation_size, problem.action_size),
+        policy=on_policy.fresh_policy(config.policy, problem, policy_key),
         critic=critics.init(config.critic, critic_key, problem.observation_size, 1 + problem.constraints),
     )
 
@@ -74,17 +74,17 @@ def step(
 
 def improve(
     config: trust_region.LineSearch,
-    policy: gaussian.Policy,
+    policy: policies.Policy,
     batch: Transition,
     advantage: Float[Array, "B K"],
     excess: Float[Array, " M"],
-) -> tuple[gaussian.Policy, dict[str, Array]]:
+) -> tuple[policies.Policy, dict[str, Array]]:
     """The constrained step from advantages per episode (reward, then costs) and c = C(π) - d."""
     samples = on_policy.samples(batch, advantage[:, 0])
     surrogate = primal_steps.Surrogate.around(policy, samples)
     parameters, unravel = ravel_pytree(policy)
 
-    def gains(candidate: gaussian.Policy) -> Float[Array, " K"]:
+    def gains(candidate: policies.Policy) -> Float[Array, " K"]:
         """The surrogate change of the return and of each cost."""
         return jnp.mean((surrogate.ratio(candidate) - 1.0)[:, None] * advantage, axis=0)
 
@@ -100,7 +100,8 @@ def improve(
         within = surrogate.kl(candidate) <= config.radius
         # A cost may use up its slack; one that is over its limit may not grow.
         safe = jnp.all(gain[1:] <= jnp.maximum(-excess, 0.0))
-        return within & safe & (move.recovering | (gain[0] > 0.0))
+        # From outside the limits the way back may cost return; only from inside must a step gain some.
+        return within & safe & (jnp.any(excess > 0.0) | (gain[0] > 0.0))
 
     found = trust_region.backtrack(acceptable, parameters, step, config.shrink, config.trials)
     new = unravel(found.parameters)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo.algorithms import primal_steps
-from apdo.core import critics, gaussian
+from apdo.core import critics, policies
 from apdo.core.advantage import EpisodeSummary, summarise
 from apdo.core.data import Transition, flatten
 from apdo.problem import Problem
@@ -17,7 +17,7 @@ class HasPolicy(Protocol):
     """A state that holds a stochastic policy."""
 
     @property
-    def policy(self) -> gaussian.Policy:
+    def policy(self) -> policies.Policy:
         """π_k."""
         ...
 
@@ -38,9 +38,14 @@ def memory(config: object, problem: Problem) -> tuple[()]:  # noqa: ARG001
     return ()
 
 
-def learned_policy(state: HasPolicy) -> gaussian.Policy:
+def learned_policy(state: HasPolicy) -> policies.Policy:
     """What the algorithm has learned, as a function from an observation to an action distribution."""
     return state.policy
+
+
+def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -> policies.Policy:
+    """π_0, of the kind that the problem's actions ask for."""
+    return policies.init(config, key, problem.observation_size, problem.action_size, discrete=problem.discrete_actions)
 
 
 def estimate(

@@ -8,6 +8,12 @@ Critics Q_R, Q_C1..Q_Cm and an actor μ are trained on transitions from a replay
     λ_i        ← [λ_i + rate · mean(Q_Ci(s, μ(s)) - d_i)]⁺
     targets    ← τ · learned + (1 - τ) · targets
 
+Where actions are choices, the actor is a softmax over them and the critics give Q(s, ·), one output for each:
+μ(s) is then the vector of probabilities and Q(s, μ(s)) = Σ_a μ_a(s) Q(s, a), the expected value, so that every line above
+stands as it is. An expected-value actor rather than a greedy one, because the optimum of a constrained problem mixes
+choices, and no deterministic policy may attain it; rather than an entropy-regularised one, because a bonus for entropy
+would move λ.
+
 λ^OFF is the mean of λ over all iterations, since the path itself keeps swinging. The learner needs no environment: APDO
 trains it on the buffer alone (`learn`). As an algorithm of its own (`step`) it also fills the buffer, exploring with
 noise.
@@ -25,7 +31,7 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import on_policy
-from apdo.core import descent, deterministic, networks, noise, replay
+from apdo.core import categorical, descent, deterministic, networks, noise, replay
 from apdo.core.data import Transition, flatten
 from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
@@ -63,6 +69,9 @@ class Config:
         noise.OrnsteinUhlenbeck(), "the exploration noise", "the DDPG paper", choices=noise.CHOICES
     )
     replay_capacity: int = option(1_000_000, "transitions that the buffer holds", PAPER, above=0)
+    uniform: float = option(
+        0.1, "where actions are choices: probability of any of them, instead of noise", OURS, within=(0.0, 1.0)
+    )
     updates: float = option(1.0, "iterations per environment step", PAPER, above=0.0)
 
 
@@ -71,14 +80,19 @@ class Networks(eqx.Module):
 
     critics: networks.MLP
     actor: networks.MLP
+    discrete: bool = eqx.field(static=True)
+    """Whether actions are choices: critics with an output for each, and an actor of logits."""
 
     def q(self, s: Float[Array, "B O"], a: Float[Array, "B A"]) -> Float[Array, "K B"]:
-        """(Q_R, Q_C1..Q_Cm) at each state and action."""
-        return networks.apply_stack(self.critics, jnp.concatenate([s, a], axis=-1))
+        """(Q_R, Q_C1..Q_Cm) at each state and action, or probabilities of actions."""
+        if self.discrete:
+            return jnp.sum(networks.apply_stack(self.critics, s) * a[None], axis=-1)
+        return networks.apply_stack(self.critics, jnp.concatenate([s, a], axis=-1))[..., 0]
 
     def mu(self, s: Float[Array, "B O"]) -> Float[Array, "B A"]:
         """μ at each state."""
-        return jax.vmap(self.actor)(s)
+        output = jax.vmap(self.actor)(s)
+        return jax.nn.softmax(output) if self.discrete else output
 
 
 class LearnerState(eqx.Module):
@@ -108,9 +122,11 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray) -> LearnerState:
     """Random networks, targets equal to them, multipliers as configured (lines 1 to 3)."""
     critic_key, actor_key, run_key = random.split(key, 3)
     o, a = problem.observation_size, problem.action_size
+    inputs, outputs = (o, a) if problem.discrete_actions else (o + a, 1)
     learned = Networks(
-        critics=networks.stack(critic_key, 1 + problem.constraints, o + a, config.critic_hidden),
+        critics=networks.stack(critic_key, 1 + problem.constraints, inputs, config.critic_hidden, outputs),
         actor=networks.mlp(actor_key, o, config.actor_hidden, a),
+        discrete=problem.discrete_actions,
     )
     multiplier = jnp.full((problem.constraints,), config.initial_multiplier)
     return LearnerState(
@@ -174,8 +190,11 @@ def iterate(
     target = targets(problem, state.target, batch)
     s = batch.observation
 
+    def with_critics(critics: networks.MLP) -> Networks:
+        return eqx.tree_at(lambda n: n.critics, state.learned, critics)
+
     def critic_loss(critics: networks.MLP) -> Float[Array, ""]:
-        error = target - Networks(critics, state.learned.actor).q(s, batch.action)
+        error = target - with_critics(critics).q(s, batch.action)
         return jnp.sum(jnp.mean(jnp.square(error), axis=-1))
 
     gradient = jax.grad(critic_loss)(state.learned.critics)
@@ -183,10 +202,11 @@ def iterate(
         optax.adam(config.critic_rate), state.learned.critics, gradient, state.critic_optimiser
     )
 
+    judged = with_critics(critics)
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier])
 
     def actor_loss(actor: networks.MLP) -> tuple[Float[Array, ""], Float[Array, " M"]]:
-        candidate = Networks(critics, actor)
+        candidate = eqx.tree_at(lambda n: n.actor, judged, actor)
         q = jnp.mean(candidate.q(s, candidate.mu(s)), axis=-1)
         return -jnp.vdot(weight, q), q[1:]
 
@@ -195,10 +215,9 @@ def iterate(
         optax.adam(config.actor_rate), state.learned.actor, gradient, state.actor_optimiser
     )
     if config.dual_states == "starts":
-        judged = Networks(critics, state.learned.actor)
         cost = jnp.mean(judged.q(dual_states, judged.mu(dual_states))[1:], axis=-1)
 
-    learned = Networks(critics=critics, actor=actor)
+    learned = eqx.tree_at(lambda n: n.actor, judged, actor)
     after = LearnerState(
         learned=learned,
         target=jax.tree.map(partial(_follow, config.target_rate), learned, state.target),
@@ -247,14 +266,20 @@ def memory(config: Config, problem: Problem) -> Float[Array, " A"]:  # noqa: ARG
 def act(
     config: Config, state: State, memory: Float[Array, " A"], observation: Float[Array, " O"], key: PRNGKeyArray
 ) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
-    """a = μ(s) + N_t (line 8)."""
+    """a = μ(s) + N_t (line 8); of choices, one drawn from μ(s) or, now and then, any."""
+    learned = state.learner.learned
+    if learned.discrete:
+        probabilities = jax.nn.softmax(learned.actor(observation))
+        mixed = (1.0 - config.uniform) * probabilities + config.uniform / probabilities.shape[0]
+        return categorical.Categorical(logits=jnp.log(mixed)).sample(key), memory
     memory = noise.advance(config.exploration, memory, key)
-    return state.learner.learned.actor(observation) + memory, memory
+    return learned.actor(observation) + memory, memory
 
 
-def learned_policy(state: State) -> deterministic.Policy:
+def learned_policy(state: State) -> deterministic.Policy | categorical.Policy:
     """The actor, without noise."""
-    return deterministic.Policy(mean=state.learner.learned.actor)
+    learned = state.learner.learned
+    return categorical.Policy(logits=learned.actor) if learned.discrete else deterministic.Policy(mean=learned.actor)
 
 
 def step(

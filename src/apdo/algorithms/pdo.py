@@ -13,10 +13,10 @@ import equinox as eqx
 import jax.numpy as jnp
 import optax
 from jax import random
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps
-from apdo.core import critics, dual, gaussian
+from apdo.core import critics, dual, policies
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition, flatten
 from apdo.options import OURS, PAPER, PUBLISHED, one_of, option
@@ -32,7 +32,7 @@ class Config:
     """Settings of PDO."""
 
     primal: primal_steps.Config = option(primal_steps.Trpo(), "the policy step", PAPER, choices=primal_steps.CHOICES)
-    policy: gaussian.Config = option(gaussian.Config(), "the policy network", PAPER)
+    policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation, reward", PAPER, within=(0.0, 1.0))
     cost_trace: float = option(0.95, "λ of generalised advantage estimation, costs", OURS, within=(0.0, 1.0))
@@ -46,28 +46,29 @@ class Config:
     dual_step: float = option(
         0.1, "β, the step of dual ascent; 0 holds the multipliers fixed", PAPER, within=(0.0, inf)
     )
+    rule: dual.Config = option(dual.Ascent(), "what moves the multipliers", PAPER, choices=dual.CHOICES)
     initial_multiplier: float = option(0.0, "λ^(0), the same for every constraint", PUBLISHED, within=(0.0, inf))
 
 
 class State(eqx.Module):
     """Everything that the next epoch needs."""
 
-    policy: gaussian.Policy
+    policy: policies.Policy
     optimiser: optax.OptState
     critic: critics.Critic
-    multiplier: Float[Array, " M"]
+    multiplier: dual.Multiplier
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
     policy_key, critic_key = random.split(key)
-    policy = gaussian.policy(config.policy, policy_key, problem.observation_size, problem.action_size)
+    policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     signals = 1 + problem.constraints if config.values == "separate" else 1
     return State(
         policy=policy,
         optimiser=primal_steps.init(config.primal, policy),
         critic=critics.init(config.critic, critic_key, problem.observation_size, signals),
-        multiplier=jnp.full((problem.constraints,), config.initial_multiplier),
+        multiplier=dual.start(config.rule, jnp.full((problem.constraints,), config.initial_multiplier)),
     )
 
 
@@ -78,21 +79,21 @@ def step(
     primal_key, critic_key = random.split(key)
     estimates = _estimate(config, problem, state, batch)
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
-    weight = jnp.concatenate([jnp.ones(1), -state.multiplier])[: estimates.advantage.shape[-1]]
+    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: estimates.advantage.shape[-1]]
     advantage = standardise(estimates.advantage @ weight)
     samples = on_policy.samples(batch, advantage)
     policy, optimiser, metrics = primal_steps.improve(config.primal, state.policy, state.optimiser, samples, primal_key)
     targets = estimates.target.reshape(samples.advantage.shape[0], -1)
     fitted, error = critics.fit(config.critic, state.critic, critic_key, flatten(batch).observation, targets)
     cost = on_policy.summary(problem, batch).constrained_cost
-    multiplier = dual.ascend(state.multiplier, cost, problem.limit, config.dual_step)
-    metrics |= on_policy.measure(problem, batch) | {"multiplier": state.multiplier, "value_error": error}
+    multiplier = dual.update(config.rule, state.multiplier, cost, problem.limit, config.dual_step)
+    metrics |= on_policy.measure(problem, batch) | {"multiplier": state.multiplier.value, "value_error": error}
     return State(policy=policy, optimiser=optimiser, critic=fitted, multiplier=multiplier), metrics
 
 
 def _estimate(config: Config, problem: Problem, state: State, batch: Transition) -> critics.Estimates:
     if config.values == "separate":
         return on_policy.estimate(problem, state.critic, batch, config.trace, config.cost_trace)
-    signal = batch.reward - batch.cost @ state.multiplier
+    signal = batch.reward - batch.cost @ state.multiplier.value
     discount, trace = jnp.asarray([problem.discount]), jnp.asarray([config.trace])
     return critics.estimate(state.critic, batch, signal[..., None], discount, trace, truncates=problem.truncates)

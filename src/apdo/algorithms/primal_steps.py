@@ -1,11 +1,12 @@
 """On-policy likelihood-ratio steps: π_{k+1} from samples of π_k and their advantages (paper, Algorithm 1, line 5).
 
 Each maximises the surrogate  E[π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, and differs in what "near" means:
-TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step unchecked;
+TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step, or a shorter one, unchecked;
 the plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and takes many.
 """
 
 import dataclasses
+from math import inf
 
 import equinox as eqx
 import jax
@@ -15,18 +16,29 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from apdo.core import descent, minibatch, trust_region
-from apdo.core.gaussian import Policy
-from apdo.options import OURS, option
+from apdo.core.policies import Policy
+from apdo.options import OURS, PAPER, option
+
+
+_RATE = "multiple of the natural gradient to go, up to the trust region's edge"
 
 
 @dataclasses.dataclass(frozen=True)
 class Trpo(trust_region.LineSearch):
-    """Trust region policy optimisation."""
+    """Trust region policy optimisation.
+
+    Every step goes to the region's edge, however small the gradient. With a finite rate steps shrink with the gradient,
+    so that a policy which has to mix choices can settle.
+    """
+
+    rate: float = option(inf, _RATE, PAPER, above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class NaturalGradient(trust_region.Curvature):
-    """The trust region's full step, without a line search."""
+    """A step along the natural gradient, without a line search."""
+
+    rate: float = option(inf, _RATE, OURS, above=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,12 +138,12 @@ def fisher(config: trust_region.Curvature, policy: Policy, observation: Float[Ar
     return trust_region.fisher_product(lambda theta: jax.vmap(unravel(theta))(subset), parameters, config.damping)
 
 
-def natural_step(config: trust_region.Curvature, surrogate: Surrogate, policy: Policy) -> Float[Array, " P"]:
-    """H⁻¹g, scaled to the edge of the trust region."""
+def natural_step(config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy) -> Float[Array, " P"]:
+    """H⁻¹g, times the rate or to the edge of the trust region, whichever is nearer."""
     gradient = jax.grad(lambda p: jnp.mean(surrogate.ratio(p) * surrogate.samples.advantage))(policy)
     product = fisher(config, policy, surrogate.samples.observation)
     direction = trust_region.conjugate_gradient(product, ravel_pytree(gradient)[0], config.iterations)
-    return trust_region.full_step(product, direction, config.radius)
+    return trust_region.full_step(product, direction, config.radius, config.rate)
 
 
 def _trust_region_step(

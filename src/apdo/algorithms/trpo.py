@@ -12,7 +12,7 @@ from jax import random
 from jaxtyping import Array, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps
-from apdo.core import critics, gaussian
+from apdo.core import critics, policies
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition, flatten
 from apdo.options import PAPER, option
@@ -28,7 +28,7 @@ class Config:
     """Settings of TRPO."""
 
     primal: primal_steps.Config = option(primal_steps.Trpo(), "the policy step", PAPER, choices=primal_steps.CHOICES)
-    policy: gaussian.Config = option(gaussian.Config(), "the policy network", PAPER)
+    policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value function", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation", PAPER, within=(0.0, 1.0))
 
@@ -36,7 +36,7 @@ class Config:
 class State(eqx.Module):
     """Everything that the next epoch needs."""
 
-    policy: gaussian.Policy
+    policy: policies.Policy
     optimiser: optax.OptState
     critic: critics.Critic
 
@@ -44,7 +44,7 @@ class State(eqx.Module):
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value function."""
     policy_key, critic_key = random.split(key)
-    policy = gaussian.policy(config.policy, policy_key, problem.observation_size, problem.action_size)
+    policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     return State(
         policy=policy,
         optimiser=primal_steps.init(config.primal, policy),

@@ -40,7 +40,7 @@ def init(config: Config, key: PRNGKeyArray, observation_size: int, signals: int)
 def values(critic: Critic, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch K"]:
     """V_k at each observation."""
     flat = observation.reshape(-1, observation.shape[-1])
-    return networks.apply_stack(critic.networks, flat).T.reshape(*observation.shape[:-1], -1)
+    return networks.apply_stack(critic.networks, flat)[..., 0].T.reshape(*observation.shape[:-1], -1)
 
 
 class Estimates(eqx.Module):
@@ -79,7 +79,7 @@ def fit(
     optimiser = optax.adam(config.rate)
 
     def loss(values: networks.MLP, o: Float[Array, "b O"], y: Float[Array, "b K"]) -> tuple[Array, Array]:
-        error = jnp.mean(jnp.square(networks.apply_stack(values, o) - y.T), axis=-1)
+        error = jnp.mean(jnp.square(networks.apply_stack(values, o)[..., 0] - y.T), axis=-1)
         return jnp.sum(error), error
 
     def descend(

@@ -4,7 +4,6 @@ Every distribution here and its siblings answer the same calls (`sample`, `mode`
 `fisher`), for one example; callers vmap.
 """
 
-import dataclasses
 import math
 
 import equinox as eqx
@@ -13,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo.core import networks
-from apdo.options import PAPER, PUBLISHED, option
 
 
 class Gaussian(eqx.Module):
@@ -59,17 +57,3 @@ class Policy(eqx.Module):
     def __call__(self, observation: Float[Array, " O"]) -> Gaussian:
         """The action distribution at one observation."""
         return Gaussian(mean=self.mean(observation), log_std=self.log_std)
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """The shape of a policy network and where its exploration starts."""
-
-    hidden: tuple[int, ...] = option((64, 32), "hidden layers of the policy network, tanh", PAPER)
-    log_std: float = option(0.0, "starting log standard deviation of each action entry", PUBLISHED)
-
-
-def policy(config: Config, key: PRNGKeyArray, observation_size: int, action_size: int) -> Policy:
-    """A fresh policy."""
-    mean = networks.mlp(key, observation_size, config.hidden, action_size)
-    return Policy(mean=mean, log_std=jnp.full((action_size,), config.log_std))

@@ -24,25 +24,26 @@ class MLP(eqx.Module):
         return x @ self.weights[-1] + self.biases[-1]
 
 
-def mlp(key: PRNGKeyArray, inputs: int, hidden: Sequence[int], outputs: int) -> MLP:
-    """A network with Glorot-uniform weights and zero biases, as in the published code."""
+def mlp(key: PRNGKeyArray, inputs: int, hidden: Sequence[int], outputs: int, output_scale: float = 1.0) -> MLP:
+    """A network with Glorot-uniform weights, the last layer's scaled, and zero biases, as in the published code."""
     sizes = [inputs, *hidden, outputs]
     keys = jax.random.split(key, len(sizes) - 1)
     weights = []
     for layer, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         bound = (6.0 / (fan_in + fan_out)) ** 0.5
         weights.append(jax.random.uniform(keys[layer], (fan_in, fan_out), minval=-bound, maxval=bound))
+    weights[-1] = output_scale * weights[-1]
     biases = [jnp.zeros(size) for size in sizes[1:]]
     return MLP(weights=tuple(weights), biases=tuple(biases))
 
 
-def stack(key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int]) -> MLP:
-    """`count` independent networks of one output each, in one set of arrays, their index in front."""
-    return jax.vmap(lambda k: mlp(k, inputs, hidden, 1))(jax.random.split(key, count))
+def stack(key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int], outputs: int = 1) -> MLP:
+    """`count` independent networks in one set of arrays, their index in front."""
+    return jax.vmap(lambda k: mlp(k, inputs, hidden, outputs))(jax.random.split(key, count))
 
 
-def apply_stack(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B"]:
-    """The scalar outputs of a stack of K networks at B inputs.
+def apply_stack(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
+    """The outputs of a stack of K networks at B inputs.
 
     Written for a batch, unlike the rest, and in two ways that agree to rounding: a CPU multiplies two large matrices
     faster than a batch of them; where the work is small, or on an accelerator, few operations are better.
@@ -51,22 +52,29 @@ def apply_stack(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B"]:
     return one_by_one(networks, x) if large else all_at_once(networks, x)
 
 
-def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B"]:
+def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
     """Network by network."""
 
-    def one(network: MLP) -> Float[Array, " B"]:
+    def one(network: MLP) -> Float[Array, "B J"]:
         hidden = x
         for weight, bias in zip(network.weights[:-1], network.biases[:-1], strict=True):
             hidden = jnp.tanh(hidden @ weight + bias[None])
-        return jnp.sum(hidden * network.weights[-1][None, :, 0], axis=-1) + network.biases[-1]
+        return _columns(hidden, network.weights[-1]) + network.biases[-1][None]
 
     count = networks.biases[0].shape[0]
     return jnp.stack([one(jax.tree.map(lambda leaf, k=k: leaf[k], networks)) for k in range(count)])
 
 
-def all_at_once(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B"]:
+def all_at_once(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
     """Layer by layer, each one batched product; with the network's index in front no array is ever transposed."""
     hidden = jnp.broadcast_to(x[None], (networks.biases[0].shape[0], *x.shape))
     for weight, bias in zip(networks.weights[:-1], networks.biases[:-1], strict=True):
         hidden = jnp.tanh(jax.lax.batch_matmul(hidden, weight) + bias[:, None])
-    return jnp.sum(hidden * networks.weights[-1][:, None, :, 0], axis=-1) + networks.biases[-1]
+    return _columns(hidden, networks.weights[-1]) + networks.biases[-1][:, None]
+
+
+def _columns(hidden: Float[Array, "*k B H"], weight: Float[Array, "*k H J"]) -> Float[Array, "*k B J"]:
+    """hidden @ weight; for a single output a sum of products, which compilers fuse where they would not a product."""
+    if weight.shape[-1] == 1:
+        return jnp.sum(hidden * jnp.swapaxes(weight, -1, -2), axis=-1, keepdims=True)
+    return hidden @ weight

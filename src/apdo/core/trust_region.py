@@ -7,6 +7,7 @@ p.
 
 import dataclasses
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import equinox as eqx
@@ -82,10 +83,12 @@ def conjugate_gradient(product: Product, target: Vector, iterations: int, tolera
     return jax.lax.fori_loop(0, iterations, iterate, start)[0]
 
 
-def full_step(product: Product, direction: Vector, radius: float) -> Vector:
-    """The direction, scaled so that the quadratic model of the KL, xᵀHx/2, equals the radius; zero stays zero."""
+def full_step(product: Product, direction: Vector, radius: float, most: float = inf) -> Vector:
+    """The direction, scaled so that the quadratic model of KL equals the radius; by at most the factor `most`."""
     curvature = jnp.vdot(direction, product(direction))
-    return direction * jnp.sqrt(2.0 * radius / jnp.where(curvature > 0.0, curvature, jnp.inf))
+    positive = curvature > 0.0
+    scale = jnp.sqrt(2.0 * radius / jnp.where(positive, curvature, 1.0))
+    return jnp.where(positive, jnp.minimum(scale, most), 0.0) * direction
 
 
 class Backtrack(eqx.Module):

@@ -7,6 +7,10 @@ from apdo.errors import unknown
 
 ENVIRONMENTS = {
     "point-gather": ("point_gather", "PointGather", "a point robot gathers apples (reward) and avoids bombs (cost)"),
+    "two-state": ("tabular", "TwoState", "a machine that may work while hot; two states, solved in closed form"),
+    "gridworld": ("tabular", "Gridworld", "a prize across hazardous ground; finite, solved exactly"),
+    "garnet": ("tabular", "Garnet", "random sparse CMDPs with any number of constraints; finite, solved exactly"),
+    "queueing": ("queueing", "QueueingNetwork", "admit and serve traffic; finite with small buffers, or large"),
 }
 """Name ↦ (module, class, what it is)."""
 

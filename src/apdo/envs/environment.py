@@ -33,6 +33,11 @@ class Environment(Protocol):
         ...
 
     @property
+    def discrete_actions(self) -> bool:
+        """Whether an action is one of `action_size` choices, given as a one-hot vector."""
+        ...
+
+    @property
     def cost_names(self) -> tuple[str, ...]:
         """The costs, in the order in which a step returns them."""
         ...

@@ -55,6 +55,7 @@ class PointGather:
 
     observation_size = 9 + 2 * BINS
     action_size = 2
+    discrete_actions = False
     cost_names = ("bombs",)
     limits = (0.2,)
     discount = 0.995

@@ -214,7 +214,12 @@ def policies_of(training: loop.Training, algorithm_state: PyTree) -> list[Policy
     networks = jax.vmap(training.algorithm.learned_policy)(algorithm_state)
     count = jax.tree.leaves(networks)[0].shape[0]
     return [
-        Policy(jax.tree.map(lambda leaf, i=i: leaf[i], networks), training.problem.observation_size, seed=i)
+        Policy(
+            jax.tree.map(lambda leaf, i=i: leaf[i], networks),
+            training.problem.observation_size,
+            seed=i,
+            discrete=training.problem.discrete_actions,
+        )
         for i in range(count)
     ]
 

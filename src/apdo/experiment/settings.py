@@ -98,6 +98,7 @@ class Experiment:
             cost_discount=task.discount if settings.constrain == "discounted" else 1.0,
             horizon=task.horizon,
             truncates=not task.horizon_terminates,
+            discrete_actions=task.discrete_actions,
         )
 
     def shape(self) -> tuple[int, int]:

@@ -1,0 +1,317 @@
+"""Every algorithm against the exact optimum of finite CMDPs, and λ^OFF against λ* by the size of the buffer.
+
+    make ground-truth                                    all of it, then the tables of docs/ground-truth.md
+    python -m benchmarks.ground_truth --only garnet      a part
+    python -m benchmarks.ground_truth --jobs 4           several at a time (on a GPU, or with many cores)
+    python -m benchmarks.ground_truth --table            the tables alone, from what was measured
+
+A learned policy is not sampled but evaluated exactly, from its probabilities at every state. Results go to
+results/ground-truth, one JSON file for each problem and algorithm; what is there is not run again unless --again.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path("results/ground-truth")
+DOCUMENT = Path("docs/ground-truth.md")
+SEEDS = 5
+AVERAGED = 100
+"""Epochs at the end of a run over which its multipliers are averaged."""
+RETURN_BAR, COST_BAR, MULTIPLIER_BAR = 0.02, 0.03, 0.10
+BUFFERS = (1, 2, 4, 8, 16, 32)
+"""Batches in the buffer that λ^OFF is estimated from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A problem, and what a run on it needs."""
+
+    title: str
+    environment: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+CASES = {
+    "two-state": Case("two states", "two-state"),
+    "gridworld": Case("gridworld", "gridworld"),
+    "garnet": Case("Garnet", "garnet"),
+    "garnet-a": Case("Garnet, two limits that bind (a)", "garnet", {"instance": 2, "tightness": (0.5, 0.5)}),
+    "garnet-b": Case("Garnet, two limits that bind (b)", "garnet", {"instance": 4, "tightness": (0.5, 0.5)}),
+    "garnet-c": Case("Garnet, two limits that bind (c)", "garnet", {"instance": 1, "tightness": (0.5, 0.5)}),
+    "garnet-slack": Case("Garnet, one limit slack", "garnet", {"instance": 5, "tightness": (0.5, -0.5)}),
+    "queueing": Case("queueing network, three limits that bind", "queueing", {"batch": 60_000}),
+}
+RUN = {"batch": 20_000, "epochs": 300, "seeds": SEEDS, "checkpoint_every": 10**6}
+PRIMAL_DUAL = {"primal.rate": 1.0, "rule": "pid", "rule.proportional": 0.2, "dual_step": 0.05}
+"""Steps that shrink with the gradient, so that a mixed policy can settle, and a damped multiplier."""
+LEARNER = {"dual_states": "starts", "dual_rate": 1e-3, "target_rate": 0.005}
+"""The constraint is about episodes from their start, and so is the dual gradient."""
+ITERATIONS = 100_000
+ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pdo": ("pdo", PRIMAL_DUAL),
+    "apdo": (
+        "apdo",
+        PRIMAL_DUAL
+        | {"k_adj": 5, "off_policy_iterations": ITERATIONS}
+        | {f"off_policy.{name}": value for name, value in LEARNER.items()},
+    ),
+    "cpo": ("cpo", {}),
+    "pdo-plain": ("pdo", {"dual_step": 0.05}),
+}
+NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the paper"}
+
+
+def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One problem and algorithm: what each seed came to, next to the optimum."""
+    from apdo import exact
+    from apdo.experiment import runner, settings
+
+    name, own = ALGORITHMS[algorithm]
+    experiment = settings.specify(name, CASES[case].environment, RUN | CASES[case].options | own | (options or {}))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = runner.run(experiment, Path(folder) / "run", quiet=True)
+    seconds = time.perf_counter() - began
+    task = experiment.environment_config
+    model, optimum = solved(task)
+    seeds = []
+    for i, policy in enumerate(result.policies):
+        found = exact.evaluate(model, probabilities(policy.network, task.observations()))
+        multiplier = result.metrics["multiplier"][i, -AVERAGED:].mean(axis=0)
+        seeds.append({"return": found.value, "costs": found.costs.tolist(), "multipliers": multiplier.tolist()})
+        if "adjusted_multiplier" in result.metrics:
+            adjusted = result.metrics["adjusted_multiplier"][i]
+            seeds[-1]["off_policy_multipliers"] = adjusted[~np.isnan(adjusted).any(axis=-1)][0].tolist()
+    return {
+        "case": case,
+        "algorithm": algorithm,
+        "optimum": {
+            "return": optimum.value,
+            "multipliers": optimum.multipliers.tolist(),
+            "limits": model.limits.tolist(),
+            "scale": scale(model, optimum).tolist(),
+        },
+        "seeds": seeds,
+        "options": experiment.describe(),
+        "seconds": round(seconds, 1),
+        "device": device(),
+    }
+
+
+def solved(task: Any) -> tuple[Any, Any]:
+    """A task's model and its optimum."""
+    from apdo import exact
+
+    model = task.model()
+    optimum = exact.solve(model)
+    assert isinstance(optimum, exact.Solution), optimum
+    return model, optimum
+
+
+def probabilities(network: Any, observations: np.ndarray) -> np.ndarray:
+    """π(a|s) at every state."""
+    import jax
+    import jax.numpy as jnp
+
+    chances = np.asarray(jax.vmap(lambda o: network(o).probabilities)(jnp.asarray(observations)), dtype=np.float64)
+    return chances / chances.sum(axis=1, keepdims=True)
+
+
+def scale(model: Any, optimum: Any) -> np.ndarray:
+    """What an excess is measured against: the limit or, where that is 0, what the cost adds up to in size."""
+    turnover = np.array([np.sum(optimum.occupancy * np.abs(cost)) for cost in model.cost])
+    return np.where(model.limits != 0, np.abs(model.limits), turnover)
+
+
+def device() -> str:
+    import jax
+
+    return f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
+
+
+def estimate(case: str, dual_states: str) -> dict[str, Any]:
+    """λ^OFF for every seed and size of the buffer, all learners side by side on the data of one PDO run."""
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    from jax import random
+
+    from apdo import loop
+    from apdo.algorithms import pd_ddpg
+    from apdo.experiment import runner, settings
+
+    # APDO that never adjusts is PDO with a buffer.
+    own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1} | {f"off_policy.{n}": v for n, v in LEARNER.items()}
+    own |= {"off_policy.dual_states": dual_states}
+    experiment = settings.specify("apdo", CASES[case].environment, RUN | CASES[case].options | own)
+    training = runner.training_of(experiment)
+    advance = loop.make_advance(training)
+    state = advance(loop.start(training, list(range(SEEDS))), jnp.asarray(max(BUFFERS), dtype=jnp.int32)).state
+    assert int(state.epoch) == max(BUFFERS)
+    problem, config = training.problem, experiment.algorithm_config.off_policy
+
+    def one(buffer, batches, key):
+        buffer = eqx.tree_at(lambda b: b.inserted, buffer, batches * problem.batch)
+        learner = pd_ddpg.start(config, problem, random.fold_in(key, batches))
+        return pd_ddpg.learn(config, problem, learner, buffer, jnp.asarray(ITERATIONS)).multiplier_mean
+
+    over_sizes = jax.vmap(one, in_axes=(None, 0, None))
+    keys = random.split(random.key(1), SEEDS)
+    began = time.perf_counter()
+    found = jax.jit(jax.vmap(over_sizes, in_axes=(0, None, 0)))(state.algorithm.buffer, jnp.asarray(BUFFERS), keys)
+    found = np.asarray(found)
+    _, optimum = solved(experiment.environment_config)
+    return {
+        "case": case,
+        "dual_states": dual_states,
+        "batch": problem.batch,
+        "buffers": list(BUFFERS),
+        "optimum": optimum.multipliers.tolist(),
+        "estimates": found.tolist(),
+        "iterations": ITERATIONS,
+        "seconds": round(time.perf_counter() - began, 1),
+        "device": device(),
+    }
+
+
+def jobs(only: str | None) -> list[tuple[str, ...]]:
+    """What there is to do, each as the arguments of a process."""
+    everything: list[tuple[str, ...]] = [("train", case, name) for case in CASES for name in ALGORITHMS]
+    everything += [
+        ("estimate", case, states)
+        for case in ("gridworld", "garnet", "garnet-a", "queueing")
+        for states in ("starts", "batch")
+    ]
+    return [job for job in everything if only is None or re.fullmatch(only, "/".join(job[1:])) or only in job]
+
+
+def path_of(job: tuple[str, ...]) -> Path:
+    return RESULTS / ("-".join(job) + ".json")
+
+
+def work(job: tuple[str, ...]) -> None:
+    """One job, in this process."""
+    found = train(job[1], job[2]) if job[0] == "train" else estimate(job[1], job[2])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path_of(job).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def work_apart(job: tuple[str, ...]) -> str:
+    """One job, in a process of its own."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.ground_truth", "--job", *job], capture_output=True, text=True
+    )
+    outcome = "done" if done.returncode == 0 else "FAILED: " + done.stderr.strip().splitlines()[-1]
+    return f"{' '.join(job)}: {outcome} in {time.perf_counter() - began:.0f} s"
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, np.ndarray]:
+    """By seed: return against the optimum's, the worst excess over a limit, and the worst error of a multiplier."""
+    optimum = found["optimum"]
+    best, limits = optimum["return"], np.array(optimum["limits"])
+    prices = np.array(optimum["multipliers"])
+    returns = np.array([seed["return"] for seed in found["seeds"]])
+    costs = np.array([seed["costs"] for seed in found["seeds"]])
+    multipliers = np.array([seed["multipliers"] for seed in found["seeds"]])
+    # A slack constraint's multiplier is 0 and its error is measured against the largest of the others.
+    against = np.where(prices > 1e-6, prices, prices.max())
+    return {
+        "shortfall": np.maximum(1.0 - returns / best, 0.0),
+        "excess": np.max((costs - limits) / np.array(optimum["scale"]), axis=1),
+        "error": np.max(np.abs(multipliers - prices) / against, axis=1),
+    }
+
+
+def row(found: dict[str, Any]) -> str:
+    """A line of the table: the median seed and the worst, and whether all five are within the bars."""
+    seen = verdicts(found)
+
+    def cell(values: np.ndarray, bar: float) -> str:
+        mark = "" if values.max() <= bar else " ✗"
+        return f"{100 * np.median(values):.1f} ({100 * values.max():.1f}){mark}"
+
+    optimum = found["optimum"]
+    prices = ", ".join(f"{price:.3g}" for price in optimum["multipliers"])
+    return (
+        f"| {CASES[found['case']].title} | {NAMES[found['algorithm']]} | {optimum['return']:.3f} | {prices} | "
+        f"{cell(seen['shortfall'], RETURN_BAR)} | {cell(seen['excess'], COST_BAR)} | "
+        f"{cell(seen['error'], MULTIPLIER_BAR)} |"
+    )
+
+
+def tables() -> dict[str, str]:
+    """The document's tables, by name."""
+    lines = [
+        "| problem | algorithm | R* | λ* | return short of R*, % | cost above its limit, % | multiplier off λ*, % |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for case in CASES:
+        for name in ALGORITHMS:
+            path = path_of(("train", case, name))
+            if path.exists():
+                lines.append(row(json.loads(path.read_text())))
+    sizes = [
+        "| problem | dual gradient at | λ* | " + " | ".join(f"{b} batch{'es' * (b > 1)}" for b in BUFFERS) + " |",
+        "| --- | --- | --- |" + " --- |" * len(BUFFERS),
+    ]
+    for job in jobs(None):
+        if job[0] == "estimate" and path_of(job).exists():
+            found = json.loads(path_of(job).read_text())
+            estimates, optimum = np.array(found["estimates"]), np.array(found["optimum"])
+            for i, price in enumerate(optimum):
+                spread = [
+                    f"{np.median(estimates[:, b, i]):.2f} ({estimates[:, b, i].min():.2f} to {estimates[:, b, i].max():.2f})"
+                    for b in range(len(BUFFERS))
+                ]
+                where = "episode starts" if found["dual_states"] == "starts" else "states of the minibatch"
+                sizes.append(f"| {CASES[found['case']].title} | {where} | {price:.3f} | " + " | ".join(spread) + " |")
+    return {"algorithms": "\n".join(lines), "buffers": "\n".join(sizes)}
+
+
+def write_tables() -> None:
+    """Put the tables into the document, between their marks."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for name, table in tables().items():
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        assert begin in text and end in text, f"{DOCUMENT} has no place for the table {name}"
+        head, rest = text.split(begin, 1)
+        text = f"{head}{begin}\n{table}\n{end}{rest.split(end, 1)[1]}"
+    DOCUMENT.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--only", help="a case, an algorithm, or both as CASE/ALGORITHM (a pattern)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument("--table", action="store_true", help="write the tables, run nothing")
+    parser.add_argument("--job", nargs="+", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        work(tuple(given.job))
+        return
+    if not given.table:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        wanted = [job for job in jobs(given.only) if given.again or not path_of(job).exists()]
+        with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+            for i, line in enumerate(pool.map(work_apart, wanted), start=1):
+                print(f"[{i}/{len(wanted)}] {line}", flush=True)
+    if given.only is None:
+        write_tables()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Stochastic policies as networks: Gaussian where an action is a vector, categorical where it is a choice.
+
+Both answer the same calls, so that whoever steps a policy need not know which it is.
+"""
+
+import dataclasses
+from math import inf
+from typing import TypeAlias
+
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+from apdo.core import categorical, gaussian, networks
+from apdo.options import OURS, PAPER, PUBLISHED, option
+
+Policy: TypeAlias = gaussian.Policy | categorical.Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The shape of a policy network and where its exploration starts."""
+
+    hidden: tuple[int, ...] = option((64, 32), "hidden layers of the policy network, tanh", PAPER)
+    log_std: float = option(0.0, "starting log standard deviation of each action entry", PUBLISHED)
+    output_scale: float = option(
+        0.01,
+        "factor on the last layer's starting weights: near 0 the first policy is pure exploration",
+        OURS,
+        within=(0.0, inf),
+    )
+
+
+def init(config: Config, key: PRNGKeyArray, observation_size: int, action_size: int, *, discrete: bool) -> Policy:
+    """A fresh policy; `discrete` where an action is one of `action_size` choices."""
+    network = networks.mlp(key, observation_size, config.hidden, action_size, config.output_scale)
+    if discrete:
+        return categorical.Policy(logits=network)
+    return gaussian.Policy(mean=network, log_std=jnp.full((action_size,), config.log_std))
