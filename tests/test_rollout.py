@@ -25,6 +25,7 @@ class Counting:
     horizon_terminates: bool
     observation_size = 2
     action_size = 2
+    discrete_actions = False
     cost_names = ("count", "chance")
     limits = (1.0, 1.0)
     discount = 0.9

@@ -78,7 +78,7 @@ def test_a_binding_constraint_gives_a_step_that_uses_up_its_slack_and_no_more(po
 
 
 def test_from_outside_the_limits_a_step_may_give_up_return_to_come_back(policy):
-    """Fails when the line search asks for return whenever some step reaches the limit: CPO then stands still outside."""
+    """Fails when the line search asks for return also from outside: CPO then stands still there."""
     batch = on_policy_batch(policy, 1)
     # The cost is the reward itself, so that every step back costs return; half of what one step can take off is asked.
     gain = advantages(batch, 1, 5.0)[:, :1]

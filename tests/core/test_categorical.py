@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from apdo.core import policies, trust_region
-from apdo.core.categorical import Categorical
+from apdo.core.categorical import Categorical, Policy
 
 LOGITS = np.array([0.3, -1.2, 2.0, 0.0], dtype=np.float32)
 OTHER = np.array([-0.5, 0.4, 0.1, 1.5], dtype=np.float32)
@@ -79,7 +80,7 @@ def test_fisher_is_the_covariance_of_the_score(distribution):
 
 def test_the_trust_regions_fisher_product_knows_categorical_policies():
     policy = policies.init(policies.Config(hidden=(3,)), jax.random.key(0), 2, 4, discrete=True)
-    theta, unravel = jax.flatten_util.ravel_pytree(policy)
+    theta, unravel = ravel_pytree(policy)
     observation = jax.random.normal(jax.random.key(1), (5, 2))
     product = trust_region.fisher_product(lambda t: jax.vmap(unravel(t))(observation), theta, 0.0)
 
@@ -94,6 +95,7 @@ def test_the_trust_regions_fisher_product_knows_categorical_policies():
 
 def test_a_fresh_policy_is_nearly_uniform_and_differs_between_states():
     policy = policies.init(policies.Config(hidden=(8,)), jax.random.key(0), 3, 4, discrete=True)
+    assert isinstance(policy, Policy)
     p = np.asarray(jax.vmap(lambda o: policy(o).probabilities)(jnp.eye(3)))
     np.testing.assert_allclose(p, np.full((3, 4), 0.25), atol=0.01)
     assert len(np.unique(p, axis=0)) == 3

@@ -9,7 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import integrate, stats
 
-from apdo.core import policies
+from apdo.core import gaussian, policies
 from apdo.core.gaussian import Gaussian
 
 
@@ -96,6 +96,7 @@ def test_the_mode_is_where_the_density_is_greatest():
 def test_a_fresh_policys_spread_is_as_configured_and_the_same_in_every_state():
     policy = policies.init(policies.Config(hidden=(5,), log_std=-0.7), jax.random.key(1), 4, 3, discrete=False)
     observations = jnp.asarray(np.random.default_rng(2).normal(size=(6, 4)), dtype=jnp.float32)
+    assert isinstance(policy, gaussian.Policy)
     distributions = jax.jit(jax.vmap(policy))(observations)
     np.testing.assert_array_equal(distributions.log_std, np.full((6, 3), -0.7, dtype=np.float32))
     np.testing.assert_allclose(distributions.mean, jax.jit(jax.vmap(policy.mean))(observations), atol=1e-6)

@@ -138,7 +138,10 @@ def test_admission_and_service_of_the_queueing_network_by_hand():
     np.testing.assert_array_equal(admits, [0] * 5 + [1] * 5)
     np.testing.assert_allclose(power[:5], [0.0, 0.3, 1.0, 0.3, 1.0])
     np.testing.assert_allclose(share[2], [0.9, 0.0])
-    slot = lambda *parts: [np.asarray(x).tolist() for x in task.slot(*(jnp.asarray(p, dtype=jnp.int32) for p in parts))]
+
+    def slot(*parts):
+        return [np.asarray(x).tolist() for x in task.slot(*(jnp.asarray(p, dtype=jnp.int32) for p in parts))]
+
     # Room in the first queue only; the server completes one of the second.
     after, utility, rate = slot([0, 3], [1, 1], [0, 1])
     assert (after, utility, rate) == ([1, 2], 1.0, [1, -1])

@@ -9,10 +9,10 @@ Critics Q_R, Q_C1..Q_Cm and an actor μ are trained on transitions from a replay
     targets    ← τ · learned + (1 - τ) · targets
 
 Where actions are choices, the actor is a softmax over them and the critics give Q(s, ·), one output for each:
-μ(s) is then the vector of probabilities and Q(s, μ(s)) = Σ_a μ_a(s) Q(s, a), the expected value, so that every line above
-stands as it is. An expected-value actor rather than a greedy one, because the optimum of a constrained problem mixes
-choices, and no deterministic policy may attain it; rather than an entropy-regularised one, because a bonus for entropy
-would move λ.
+μ(s) is then the vector of probabilities and Q(s, μ(s)) = Σ_a μ_a(s) Q(s, a), the expected value, so that every line
+above stands as it is. An expected-value actor rather than a greedy one, because the optimum of a constrained problem
+mixes choices, and no deterministic policy may attain it; rather than an entropy-regularised one, because a bonus for
+entropy would move λ.
 
 λ^OFF is the mean of λ over all iterations, since the path itself keeps swinging. The learner needs no environment: APDO
 trains it on the buffer alone (`learn`). As an algorithm of its own (`step`) it also fills the buffer, exploring with

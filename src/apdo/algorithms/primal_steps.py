@@ -1,8 +1,9 @@
 """On-policy likelihood-ratio steps: π_{k+1} from samples of π_k and their advantages (paper, Algorithm 1, line 5).
 
 Each maximises the surrogate  E[π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, and differs in what "near" means:
-TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step, or a shorter one, unchecked;
-the plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and takes many.
+TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step, or a
+shorter one, unchecked; the plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and
+takes many.
 """
 
 import dataclasses
@@ -18,7 +19,6 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from apdo.core import descent, minibatch, trust_region
 from apdo.core.policies import Policy
 from apdo.options import OURS, PAPER, option
-
 
 _RATE = "multiple of the natural gradient to go, up to the trust region's edge"
 

@@ -1,7 +1,7 @@
 """Categorical policies: one of A choices, drawn from softmax(logits_θ(s)).
 
-A choice is a one-hot vector of length A, so that what holds for action vectors holds for choices: log π(a|s) is a·log p,
-and a function that is linear in the action takes its expected value at the vector of probabilities.
+A choice is a one-hot vector of length A, so that what holds for action vectors holds for choices: log π(a|s) is
+a·log p, and a function that is linear in the action takes its expected value at the vector of probabilities.
 """
 
 import equinox as eqx

@@ -6,8 +6,9 @@ All are projected ascent on the dual function, whose gradient is C(π) - d, and 
     PID      I ← [I + β (C - d)]⁺,    λ = [I + K_P (C - d) + K_D [C - C_before]⁺]⁺      (Stooke et al. 2020)
     Adam     λ ← [λ + Adam(β; C - d)]⁺
 
-Policy and multipliers together swing like a spring: plain ascent has nothing that takes energy out of it. The proportional
-term does. An upper bound, where one is set, holds for the integral too, so that it never winds up beyond what counts.
+Policy and multipliers together swing like a spring: plain ascent has nothing that takes energy out of it. The
+proportional term does. An upper bound, where one is set, holds for the integral too, so that it never winds up beyond
+what counts.
 """
 
 import dataclasses

@@ -1,11 +1,11 @@
 """A queueing network: admit traffic for utility, and serve it with power, so that arrivals stay below service.
 
 This is communication network control as the paper's introduction has it, after Altman, *Constrained Markov Decision
-Processes*, chapter 1.1: maximise the utility of the traffic that is let in, while the long-term rate of arrivals to each
-queue stays below the long-term rate of service that the queue is given.
+Processes*, chapter 1.1: maximise the utility of the traffic that is let in, while the long-term rate of arrivals to
+each queue stays below the long-term rate of service that the queue is given.
 
-n queues share one server. In each slot a packet comes to queue i with probability a_i. An action says whether packets are
-admitted, which queue the server attends to (or none), and at which power. An admitted packet that finds room earns
+n queues share one server. In each slot a packet comes to queue i with probability a_i. An action says whether packets
+are admitted, which queue the server attends to (or none), and at which power. An admitted packet that finds room earns
 u_i; the server then completes a packet of its queue with probability μ, which depends on the power. Costs of a slot:
 
     for each queue i   packets admitted to i - packets that the server could complete for i

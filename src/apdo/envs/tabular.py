@@ -1,8 +1,8 @@
 """Finite constrained tasks, whose optimum is known exactly: what an algorithm finds can be held against it.
 
-Each is a `FiniteCMDP` (`model`) and an environment that plays it. The state is seen as a one-hot vector, an action is one
-of A choices, and the step's reward and costs are r(s, a) and c(s, a). Episodes are cut off after `horizon` steps, where
-γ^horizon is small: what is cut off is worth at most that share of the whole.
+Each is a `FiniteCMDP` (`model`) and an environment that plays it. The state is seen as a one-hot vector, an action is
+one of A choices, and the step's reward and costs are r(s, a) and c(s, a). Episodes are cut off after `horizon` steps,
+where γ^horizon is small: what is cut off is worth at most that share of the whole.
 """
 
 import dataclasses
@@ -121,11 +121,11 @@ def _draw(cumulative: Float[Array, " W"], key: PRNGKeyArray) -> Int[Array, ""]:
 class TwoState(Tabular):
     """A machine that works while cool, and may work on when hot, at the cost of wear.
 
-    In state 0 (cool), working earns 1 and heats the machine with probability w. In state 1 (hot), working earns 1, costs
-    1 and keeps it hot; resting earns nothing and cools it. Resting while cool does nothing.
+    In state 0 (cool), working earns 1 and heats the machine with probability w. In state 1 (hot), working earns 1,
+    costs 1 and keeps it hot; resting earns nothing and cools it. Resting while cool does nothing.
 
-    **The optimum in closed form.** Let x_0, x_1 be the discounted visits from a cool start and y the discounted hours of
-    hot work, which is C(π). Resting while cool only loses time, so R = x_0 + y. Every step is in one of the states,
+    **The optimum in closed form.** Let x_0, x_1 be the discounted visits from a cool start and y the discounted hours
+    of hot work, which is C(π). Resting while cool only loses time, so R = x_0 + y. Every step is in one of the states,
     x_0 + x_1 = 1/(1-γ), and heat comes from working: x_1 = γ (w x_0 + y). Solved for x_1 = γ (w/(1-γ) + y)/(1 + γw),
 
         R = 1/(1-γ) · 1/(1+γw) + y · (1 - γ(1-w))/(1+γw),
@@ -156,9 +156,9 @@ class TwoState(Tabular):
 class Gridworld(Tabular):
     """Fetch a prize across hazardous ground, or walk around it.
 
-    Every step moves one cell in the chosen direction or, with probability `slip`, in a random one; walls stop it. Leaving
-    a hazardous cell (h) costs 1; entering the goal (G) earns the prize and ends the episode. The way through the hazards
-    takes 5 steps, the way around them 9, and a discounted prize is worth more the sooner it comes.
+    Every step moves one cell in the chosen direction or, with probability `slip`, in a random one; walls stop it.
+    Leaving a hazardous cell (h) costs 1; entering the goal (G) earns the prize and ends the episode. The way through
+    the hazards takes 5 steps, the way around them 9, and a discounted prize is worth more the sooner it comes.
     """
 
     slip: float = option(0.1, "probability that a step goes in a random direction", OURS, within=(0.0, 1.0))
@@ -206,8 +206,8 @@ class Garnet(Tabular):
     """A random sparse CMDP (Archibald, McKinnon and Thomas 1995): from each state and action a few states may follow.
 
     Rewards and costs of a state and action are uniform on [0, 1]. Limits lie between two policies: the one that earns
-    most, unconstrained (tightness 0), and the one whose costs have the least sum (tightness 1). Tightness below 0 leaves
-    a constraint slack.
+    most, unconstrained (tightness 0), and the one whose costs have the least sum (tightness 1). Tightness below 0
+    leaves a constraint slack.
     """
 
     instance: int = option(0, "which random CMDP", OURS, within=(0, 2**31))
