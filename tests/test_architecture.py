@@ -12,16 +12,18 @@ LAYERS = {
     "errors": set(),
     "options": {"errors"},
     "problem": {"errors"},
+    "finite": {"errors"},
+    "exact": {"errors", "finite"},
     "core": {"errors", "options"},
     "algorithms": {"errors", "options", "problem", "core"},
-    "envs": {"errors", "options"},
+    "envs": {"errors", "options", "finite"},
     "rollout": {"core", "envs"},
     "loop": {"problem", "core", "algorithms", "envs", "rollout"},
     "policy": {"errors"},
     "report": {"errors"},
     "experiment": {"errors", "options", "problem", "core", "algorithms", "envs", "rollout", "loop", "policy", "report"},
     "__init__": {"errors", "experiment", "policy"},
-    "cli": {"__init__", "errors", "algorithms", "envs", "experiment", "report"},
+    "cli": {"__init__", "errors", "finite", "exact", "algorithms", "envs", "experiment", "report"},
 }
 """What each part of the package may import, besides itself."""
 

@@ -1,0 +1,1 @@
+"""Finite CMDPs solved exactly."""
