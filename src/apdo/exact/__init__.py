@@ -8,7 +8,9 @@ optimum.value, optimum.costs, optimum.multipliers, optimum.policy, optimum.certi
 from apdo.exact.certificate import Certificate, certify
 from apdo.exact.dual import DualPoint, lagrangian
 from apdo.exact.evaluation import Evaluation, evaluate
+from apdo.exact.files import load, save, save_solution
 from apdo.exact.solution import METHODS, Infeasible, Solution, TradeOff, mixed_states, solve, trade_off, trade_offs
+from apdo.exact.words import describe
 from apdo.finite import FiniteCMDP, fold_time
 
 __all__ = [
@@ -21,10 +23,14 @@ __all__ = [
     "Solution",
     "TradeOff",
     "certify",
+    "describe",
     "evaluate",
     "fold_time",
     "lagrangian",
+    "load",
     "mixed_states",
+    "save",
+    "save_solution",
     "solve",
     "trade_off",
     "trade_offs",

@@ -1,8 +1,8 @@
 """Proof that a policy and multipliers are optimal, from numbers that no optimiser produced.
 
-Weak duality: for any λ ≥ 0 and any values v with v ≥ r - Σ λ_i c_i + γ P v everywhere, every policy that keeps the limits
-earns at most start·v + λ·d. So a policy that keeps them and earns that much is optimal, and λ is an optimal multiplier.
-Return and costs of the policy come from a sparse linear solve, the inequality for v from one sparse product.
+Weak duality: for any λ ≥ 0 and any values v with v ≥ r - Σ λ_i c_i + γ P v everywhere, every policy that keeps the
+limits earns at most start·v + λ·d. So a policy that keeps them and earns that much is optimal, and λ is an optimal
+multiplier. Return and costs of the policy come from a sparse linear solve, the inequality from one sparse product.
 """
 
 import dataclasses

@@ -10,8 +10,8 @@ over the columns known so far; its duals are multipliers λ; policy iteration wi
 that improves the mixture most, or shows by g(λ) that none does. The columns do not depend on the limits, so a `Pool` of
 them serves every limit of a trade-off curve.
 
-Against the occupancy program given to HiGHS in one piece (`apdo.exact.program`), this is faster by orders of magnitude on
-large problems (docs/performance.md).
+Against the occupancy program given to HiGHS in one piece (`apdo.exact.program`), this is faster by orders of magnitude
+on large problems (docs/performance.md).
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class Mixture:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Violation:
-    """By how much limits must be raised, all by the same amount, before some policy keeps them; at most 0 if one does."""
+    """By how much all limits must be raised together before some policy keeps them; at most 0 if one does."""
 
     amount: float
     costs: Floats

@@ -3,8 +3,8 @@
     g(λ) = max_π R(π) - Σ_i λ_i (C_i(π) - d_i)
 
 For fixed λ this is an ordinary Markov decision process with reward r - Σ λ_i c_i, solved here by policy iteration. As a
-maximum of functions linear in λ, one for each deterministic policy, g is convex and piecewise linear, and d - C(π_λ) is a
-subgradient of it for any policy π_λ that attains the maximum.
+maximum of functions linear in λ, one for each deterministic policy, g is convex and piecewise linear, and d - C(π_λ) is
+a subgradient of it for any policy π_λ that attains the maximum.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ def lagrangian(cmdp: FiniteCMDP, multipliers: ArrayLike) -> DualPoint:
     prices = np.asarray(multipliers, dtype=np.float64)
     if prices.shape != cmdp.limits.shape or not np.isfinite(prices).all() or (prices < 0).any():
         raise InvalidInput(
-            f"multipliers must be {cmdp.constraints} finite numbers of at least 0, and are {multipliers}."
+            f"multipliers are {cmdp.constraints} finite numbers of at least 0 here, and {multipliers} were given."
         )
     actions, values = improve(cmdp, priced(cmdp, prices))
     policy = deterministic(actions, cmdp.actions)
