@@ -97,7 +97,7 @@ def least_costs(cmdp: FiniteCMDP, pool: Pool) -> Floats:
     for i in range(cmdp.constraints):
         actions, values = pool.best(0.0, np.eye(cmdp.constraints)[i])
         pool.add(actions)
-        least.append(-float(cmdp.start @ values))
+        least.append(0.0 - float(cmdp.start @ values))  # and not -0
     return np.asarray(least, dtype=np.float64)
 
 

@@ -50,6 +50,9 @@ def figure(curves: Sequence[Curve], title: str) -> Figure:
         panels = picture.subplots(2, len(curves), squeeze=False, sharex="col", sharey="row")
         for (above, below), curve, colour in zip(panels.T, curves, _cycle(len(curves)), strict=True):
             _draw(above, below, curve, colour)
+        # At the least feasible limit the price is as high as one likes; it would flatten all else.
+        prices = [price for curve in curves for price in (*curve.multipliers[1:], curve.multiplier)]
+        panels[1, 0].set_ylim(0, 1.1 * float(np.nanmax(prices)) or 1.0)
         panels[0, 0].set_ylabel("optimal return")
         panels[1, 0].set_ylabel("multiplier λ*")
         picture.suptitle(title, x=0.012, ha="left", fontweight="bold", fontsize=11)
@@ -75,7 +78,6 @@ def _draw(above: Axes, below: Axes, curve: Curve, colour: str) -> None:
     # λ* is a step between breakpoints; a line between grid points is as much as the grid knows.
     below.plot(curve.limits, curve.multipliers, color=colour, linewidth=1.9, drawstyle="steps-mid")
     below.plot([curve.limit], [curve.multiplier], "o", color=colour, markersize=6, zorder=4)
-    below.set_ylim(bottom=0)
     below.set_xlabel(f"limit of {curve.name}")
 
 
