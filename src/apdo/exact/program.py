@@ -27,9 +27,9 @@ class Program:
     """[M]."""
 
 
-def occupancy(cmdp: FiniteCMDP, method: str = "highs-ds") -> Program | None:
+def occupancy(cmdp: FiniteCMDP, method: str = "highs-ds", seconds: float = np.inf) -> Program | None:
     """The optimal occupancy and multipliers by dual simplex or by the interior point method with crossover; none if no
-    policy keeps the limits.
+    policy keeps the limits. An answer that takes longer than `seconds` is a `NumericalFailure`.
     """
     if method not in METHODS:
         raise InvalidInput(f"the occupancy program is solved by {' or '.join(METHODS)}, not by {method!r}.")
@@ -44,6 +44,7 @@ def occupancy(cmdp: FiniteCMDP, method: str = "highs-ds") -> Program | None:
         b_eq=cmdp.start,
         bounds=(0, None),
         method=method,
+        options={"time_limit": seconds},
     )
     if found.status == 2:
         return None
