@@ -22,7 +22,7 @@ bench: .venv/run
 	$(BIN)/python -m benchmarks.exact
 
 theory: .venv/run
-	$(BIN)/python -m benchmarks.theory
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.theory
 
 clean:
 	rm -rf .venv

@@ -1,6 +1,7 @@
 """The numbers of docs/theory.md: how fast dual ascent finds λ* on finite CMDPs, and what a good estimate of it saves.
 
-`python -m benchmarks.theory` (two cores, a few minutes) writes results/theory/*.json, theory.png and theory.svg.
+`make theory` (two cores, a few minutes) writes results/theory/*.json, theory.png and theory.svg. The matrices are small:
+one thread of BLAS, OPENBLAS_NUM_THREADS=1, is several times faster than two.
 
 Everything is computed exactly, with dense linear algebra on small problems: policies are arrays, returns and costs are
 linear solves, nothing is sampled. The one exception is the off-policy estimate of λ*, which is the exact optimum of the
@@ -188,14 +189,16 @@ class Course:
     widths: Floats
 
 
-def ascend(model: Model, step: float, start: Floats, epochs: int) -> Floats:
-    """λ of PDO with exact inner maximisation, [epochs + 1, M]."""
-    prices, policy, path = start.copy(), model.uniform(), [start.copy()]
+def ascend(model: Model, step: float, start: Floats, epochs: int) -> tuple[Floats, float]:
+    """λ of PDO with exact inner maximisation, [epochs + 1, M], and the largest ‖C - d‖ on the way."""
+    prices, policy, path, largest = start.copy(), model.uniform(), [start.copy()], 0.0
     for _ in range(epochs):
         policy = model.maximise(prices, policy)
-        prices = np.maximum(prices + step * model.line(policy)[1], 0.0)
+        excess = model.line(policy)[1]
+        prices = np.maximum(prices + step * excess, 0.0)
         path.append(prices)
-    return np.stack(path)
+        largest = max(largest, float(np.linalg.norm(excess)))
+    return np.stack(path), largest
 
 
 def primal_dual(
@@ -265,10 +268,10 @@ def divergence(old: Floats, new: Floats, visits: Floats) -> float:
 
 
 def settled(path: Floats, best: Floats, within: float) -> int | None:
-    """The first epoch from which λ stays within a distance of λ* to the end of the path."""
+    """The first epoch from which λ stays within a distance of λ*, if that is for the last 50 epochs or more."""
     far = np.flatnonzero(np.linalg.norm(path - best, axis=1) > within)
     first = 0 if not len(far) else int(far[-1]) + 1
-    return first if first < len(path) else None
+    return first if first <= len(path) - 50 else None
 
 
 def reached(path: Floats, best: Floats, within: float) -> int | None:
@@ -360,10 +363,10 @@ def steps(model: Model) -> list[dict[str, object]]:
                     "bound_flow": 1 + time_between(found, start[0], edge) / step,
                     "bound_slope": max(error - within, 0.0) / (step * speed) + 1,
                 }
-            path = ascend(model, step, start, int(1.2 * general) + 50)
+            path, most = ascend(model, step, start, int(1.2 * general) + 100)
             facts |= {
                 "bound_sharpness": general + 1,
-                "sharpness_applies": bool(step * largest**2 <= mu * within * (1 + 1e-9)),
+                "sharpness_applies": bool(step * most**2 <= mu * within * (1 + 1e-9)),
                 "reached": reached(path, model.best, within * (1 + 1e-9)),
                 "settled": settled(path, model.best, within * (1 + 1e-9)),
                 "settled_twice": settled(path, model.best, 2 * within),
@@ -432,7 +435,7 @@ def adjustments(model: Model, step: float, bound: float, batch: int, seeds: int,
     plain = primal_dual(model, step, zero, epochs, trust_region(bound))
     policies = list(_policies(model, step, max(KS) + 1, bound))
     exact_step = 0.5 * within / float(np.linalg.norm(model.line(model.maximise(zero, model.uniform()))[1]))
-    alone = settled(ascend(model, exact_step, zero, 5000), model.best, within)
+    alone = settled(ascend(model, exact_step, zero, 600)[0], model.best, within)
     rows = []
     for seed in range(seeds):
         rng, counts = np.random.default_rng(seed), np.zeros((*model.cmdp.reward.shape, model.cmdp.states + 1))
@@ -445,7 +448,7 @@ def adjustments(model: Model, step: float, bound: float, batch: int, seeds: int,
                 rows.append({"k_adj": k, "seed": seed, "error": None})
                 continue
             course = primal_dual(model, step, zero, epochs, trust_region(bound), adjust=(k, guess))
-            after = settled(ascend(model, exact_step, guess, 5000), model.best, within)
+            after = settled(ascend(model, exact_step, guess, 600)[0], model.best, within)
             rows.append(
                 {
                     "k_adj": k,
@@ -558,7 +561,7 @@ def main() -> None:
     print("averages", flush=True)
     save("cycles", [row for model in found for row in cycles(model)])
     print("cycles", flush=True)
-    adjusted = [adjustments(model, 0.01, 0.01, 200, given.seeds, 500) for model in found]
+    adjusted = [adjustments(model, 0.01, 0.01, 200, given.seeds, 450) for model in found]
     save("adjustments", adjusted)
     picture(found, taken, adjusted)
 
