@@ -1,6 +1,6 @@
 """The numbers of docs/theory.md: how fast dual ascent finds λ* on finite CMDPs, and what a good estimate of it saves.
 
-`make theory` (two cores, a few minutes) writes results/theory/*.json, theory.png and theory.svg. The matrices are small:
+`make theory` (two cores, ten minutes) writes results/theory/*.json, theory.png and theory.svg. The matrices are small:
 one thread of BLAS, OPENBLAS_NUM_THREADS=1, is several times faster than two.
 
 Everything is computed exactly, with dense linear algebra on small problems: policies are arrays, returns and costs are
@@ -508,7 +508,7 @@ def picture(found: list[Model], steps_: list[dict], adjusted: list[dict]) -> Non
         shapes.set_ylim(-0.5, 30)
         shapes.set(xlabel="λ / λ*", ylabel="g(λ) above its least, %")
         shapes.set_title("1  The dual function along the ray through λ*", loc="left", fontweight="bold")
-        shapes.legend(frameon=False)
+        shapes.legend(frameon=False, loc="upper right", fontsize=8)
         for row in steps_:
             if "bound_flow" in row:
                 ascents.plot(row["bound_flow"], row["reached"], "o", color=colours[row["problem"]], markersize=4.5)
@@ -516,6 +516,8 @@ def picture(found: list[Model], steps_: list[dict], adjusted: list[dict]) -> Non
                 ascents.plot(row["bound_sharpness"], row["reached"], "^", color=colours[row["problem"]], markersize=4.5)
         ascents.plot([3, 1e4], [3, 1e4], color="#777777", linewidth=1, linestyle=(0, (5, 3)))
         ascents.set(xscale="log", yscale="log", xlabel="bound (○ flow, △ sharpness)", ylabel="epochs measured")
+        ascents.xaxis.set_major_formatter("{x:g}")
+        ascents.yaxis.set_major_formatter("{x:g}")
         ascents.set_title("2, 3  Epochs of exact dual ascent to within 5 %", loc="left", fontweight="bold")
         model = found[0]
         for step, style in ((0.1, "-"), (0.01, (0, (1, 1.1)))):
@@ -523,8 +525,8 @@ def picture(found: list[Model], steps_: list[dict], adjusted: list[dict]) -> Non
                 course = primal_dual(model, step, start, 300, trust_region(0.01))
                 name = f"from {'0' if not start.any() else 'λ*'}, β = {step:g}"
                 courses.plot(course.prices[:, 0], color=colour, linestyle=style, linewidth=1.5, label=name)
-        courses.set(xlabel="epoch", ylabel="λ", ylim=(0, None))
-        courses.legend(frameon=False, ncols=2)
+        courses.set(xlabel="epoch", ylabel="λ", ylim=(0, 2.9))
+        courses.legend(frameon=False, ncols=2, loc="upper right", fontsize=8)
         courses.set_title(f"5  {model.name.capitalize()}, steps of KL 0.01", loc="left", fontweight="bold")
         for result in adjusted:
             medians = [np.median([_late(row, result) for row in result["rows"] if row["k_adj"] == k]) for k in KS]
@@ -532,8 +534,10 @@ def picture(found: list[Model], steps_: list[dict], adjusted: list[dict]) -> Non
             totals.plot(KS, medians, "o-", color=colour, linewidth=1.7, markersize=4)
             totals.axhline(result["pdo"], color=colour, linestyle=(0, (5, 3)), linewidth=1.1)
         totals.set(xscale="symlog", yscale="log", xlabel="K_adj", ylabel="epochs until λ stays within 10 %")
+        totals.yaxis.set_major_formatter("{x:g}")
+        totals.set_xlim(-0.3, 50)
         totals.set_xticks(KS, [str(k) for k in KS])
-        totals.set_title("6  APDO (median) and PDO (dashed), β = 0.01, KL 0.01", loc="left", fontweight="bold")
+        totals.set_title("6  APDO (median of 8) and PDO (dashed)", loc="left", fontweight="bold")
         write(figure, OUT / "theory")
 
 
@@ -549,9 +553,13 @@ def save(name: str, rows: object) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=8, help="estimates of λ* for each K_adj")
+    parser.add_argument("--picture", action="store_true", help="only draw the picture again, from the results")
     given = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     found = models()
+    if given.picture:
+        picture(found, *(json.loads((OUT / f"{name}.json").read_text()) for name in ("steps", "adjustments")))
+        return
     save("shape", [shape(model) for model in found])
     print("shape", flush=True)
     taken = [row for model in found for row in steps(model)]
