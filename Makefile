@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow check bench theory clean
 
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
@@ -19,6 +19,10 @@ check: .venv/dev
 
 bench: .venv/run
 	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.exact
+
+theory: .venv/run
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.theory
 
 clean:
 	rm -rf .venv

@@ -5,6 +5,7 @@
     apdo plot RUN...
     apdo report RUN...
     apdo reproduce [STUDY]
+    apdo solve FILE
     apdo list
 
 Options and their help come from the configurations themselves (`apdo.options`). JAX is imported only by commands that
@@ -37,6 +38,7 @@ apdo: constrained reinforcement learning in JAX
   apdo plot RUN... [options]                   return, cost and multiplier as a picture
   apdo report RUN... [options]                 the same and its statistics, as a page for the browser
   apdo reproduce [STUDY] [options]             the paper's experiments with statistics, as a resumable batch
+  apdo solve FILE [options]                    the exact optimum of a finite CMDP, with multipliers and proof
   apdo list                                    algorithms, environments, presets
   apdo --version
 
@@ -97,6 +99,18 @@ apdo reproduce [fig1|fig2|step-size|lambda-star|all] [options]
   --seeds N                independent repetitions (default: 10; small: 3)
   --scale full|small       the paper's sizes, or a miniature for two cores that ends within ten minutes (default: full)
   --out DIR                where runs and results go (default: runs/reproduce-SCALE)
+"""
+
+SOLVE_USAGE = """\
+apdo solve FILE [options]
+
+  Solves a finite CMDP exactly. FILE is an .npz of named arrays (docs/ground-truth.md says which). Prints the optimal
+  return, costs, multipliers, policy and the certificate of optimality; writes all of it to PREFIX.npz and the optimal
+  return against each limit to PREFIX.png and PREFIX.svg. Limits that no policy keeps are an error (exit status 2) that
+  says what the least costs are; a certificate that does not hold is one too (exit status 3).
+
+  --limits D,D,...         other limits than the file's, one for each constraint
+  --out PREFIX             where the results go (default: FILE without its ending, and -optimum)
 """
 
 
@@ -265,6 +279,48 @@ def _reproduce(given: list[str]) -> None:
     reproduce.reproduce(wanted, shlex.join(["apdo", "reproduce", *given]))
 
 
+def _solve(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(SOLVE_USAGE, end="")
+        return
+    if not given or given[0].startswith("-"):
+        raise InvalidInput("solve needs a file with a finite CMDP, as in: apdo solve problem.npz.")
+    file = Path(given[0])
+    changes = _pairs(given[1:], known=("limits", "out"))
+    out = Path(changes.get("out", file.with_name(f"{file.stem}-optimum")))
+    results = out.with_name(f"{out.name}.npz")
+    if results.resolve() == file.resolve():
+        raise InvalidInput(f"the results would replace the problem {file}; choose another --out.")
+    from apdo import exact
+
+    cmdp = exact.load(file)
+    if "limits" in changes:
+        cmdp = cmdp.with_limits(_numbers(changes, "limits"))
+    optimum = exact.solve(cmdp)
+    print("\n".join(exact.describe(cmdp, optimum)))
+    exact.save_solution(optimum, results)
+    print(f"\nresults: {results}")
+    if cmdp.constraints:
+        from apdo.report import trade_off
+
+        curves = [
+            trade_off.Curve(
+                name=cmdp.cost_names[i],
+                limits=curve.limits,
+                values=curve.values,
+                multipliers=curve.multipliers[:, i],
+                limit=float(cmdp.limits[i]),
+                value=optimum.value,
+                multiplier=float(optimum.multiplier_low[i]),
+            )
+            for i, curve in enumerate(exact.trade_offs(cmdp))
+        ]
+        pictures = trade_off.plot(curves, out, f"{file.stem}: the price of each limit")
+        print(f"picture: {', '.join(str(picture) for picture in pictures)}")
+    if not optimum.certificate.holds:
+        raise NumericalFailure("the certificate does not hold, so that the optimum is not proved to the tolerance.")
+
+
 def _list(given: list[str]) -> None:
     if given and given[0] not in ("-h", "--help"):
         raise InvalidInput(f"list takes no arguments, and was given {given[0]!r}.")
@@ -281,6 +337,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "plot": _plot,
     "report": _report,
     "reproduce": _reproduce,
+    "solve": _solve,
     "list": _list,
 }
 
@@ -322,6 +379,13 @@ def _count(changes: dict[str, Any], name: str, default: int) -> int:
     if number < 0:
         raise InvalidInput(f"--{name} must not be negative, and is {number}.")
     return number
+
+
+def _numbers(changes: dict[str, Any], name: str) -> list[float]:
+    try:
+        return [float(number) for number in changes[name].split(",")]
+    except ValueError:
+        raise InvalidInput(f"--{name} must be numbers with commas between them, not {changes[name]!r}.") from None
 
 
 def _switches(config: "DataclassInstance", prefix: str = "") -> list[tuple[str, Any]]:

@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
 """How far a sum of probabilities may be from one; what is left is divided away."""
+ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -206,6 +207,8 @@ def _stochastic(moves: scipy.sparse.csr_array, ending: Floats) -> tuple[scipy.sp
             f"the probabilities of the next states and of the end must sum to 1, and sum to {total[row]:.9g} at "
             f"{_place(row, actions)}."
         )
+    # Sums that are one but for rounding are left alone, so that what was checked once stays as it is.
+    total[np.abs(total - 1) < ROUNDING] = 1.0
     scaled = moves.copy()
     scaled.data /= np.repeat(total, np.diff(moves.indptr))
     return scaled, ending / total.reshape(ending.shape)
@@ -219,7 +222,7 @@ def _distribution(given: ArrayLike, states: int) -> Floats:
         raise InvalidInput(f"start must not be negative, and is {start.min():g} at state {int(np.argmin(start))}.")
     if abs(start.sum() - 1) > TOLERANCE:
         raise InvalidInput(f"start must sum to 1, and sums to {start.sum():.9g}.")
-    return start / start.sum()
+    return start if abs(start.sum() - 1) < ROUNDING else start / start.sum()
 
 
 def _discount(name: str, given: float) -> float:

@@ -26,7 +26,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 """The kinds of picture that can be written."""
 
 # Okabe and Ito's palette, which stays distinct under every common colour blindness, its yellow left out as too pale.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # One per constraint. Dashes are kept for the limits.
 _STYLES: tuple[Any, ...] = ("-", (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 _DASHES = (0, (5, 3))
@@ -38,7 +38,7 @@ _ASIDE = {"algorithm", "environment", "note"} | {
 _BAND = "optimal multiplier λ* (95 %)"
 _INK = "#333333"
 _PALE = "#777777"
-_LOOK: dict[Any, Any] = {
+LOOK: dict[Any, Any] = {
     "font.size": 9,
     "text.color": _INK,
     "axes.labelcolor": _INK,
@@ -72,11 +72,15 @@ def plot(
     `out` with one of `SUFFIXES` is that file; without a suffix it becomes a `.png` and an `.svg`. `band` and `names`
     go to `figure`.
     """
+    return write(figure(runs, title, band=band, names=names), out)
+
+
+def write(picture: Figure, out: str | Path) -> list[Path]:
+    """Write a picture made with `LOOK` as the file or files that `out` stands for (see `plot`), and return them."""
     import matplotlib
 
     files = _files(Path(out))
-    with matplotlib.rc_context(_LOOK):
-        picture = figure(runs, title, band=band, names=names)
+    with matplotlib.rc_context(LOOK):
         for file in files:
             date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix.lower())
             try:
@@ -104,7 +108,7 @@ def figure(
 
     if not runs:
         raise InvalidInput("there is nothing to plot; give at least one run folder.")
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context(LOOK):
         picture = Figure(figsize=(11, 3.4), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03))
         panels = picture.subplots(1, 3)
         colours = _colours(len(runs))
@@ -375,8 +379,8 @@ def _styles(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _colours(count: int) -> list[str]:
-    if count <= len(_COLOURS):
-        return list(_COLOURS[:count])
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 

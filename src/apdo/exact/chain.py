@@ -1,0 +1,94 @@
+"""The Markov chain of one policy: (I - γ P_π) v = b for values, and its transpose for visits.
+
+Two ways, by what is cheap. A direct factorisation suits small chains, chains on a grid and chains whose time is folded
+into the state (triangular: no fill at all). On a large chain without structure it fills up, where a Krylov method
+converges in some tens of products since γ < 1 bounds the spectrum. Each answer's residual is measured.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+
+from apdo.errors import NumericalFailure
+from apdo.finite import FiniteCMDP, Floats
+
+FACTORISED = 300
+"""Up to this many states factorisation is quick whatever the structure."""
+PRECISION = 1e-13
+"""The residual asked for, relative to the largest entry of the answer."""
+WORST = 1e-8
+"""The residual with which an answer is refused."""
+KRYLOV_ROUNDS = 6
+KRYLOV_STEPS = 300
+
+
+class Chain:
+    """The chain that a policy [S, A] makes of a CMDP."""
+
+    def __init__(self, cmdp: FiniteCMDP, policy: Floats) -> None:
+        states, actions = policy.shape
+        weights = scipy.sparse.csr_array(
+            (policy.reshape(-1), np.arange(states * actions), np.arange(0, states * actions + 1, actions)),
+            shape=(states, states * actions),
+        )
+        weights = weights.copy()
+        weights.eliminate_zeros()
+        moves = scipy.sparse.csr_array(weights @ cmdp.transition)
+        self._matrix = scipy.sparse.csc_array(scipy.sparse.eye_array(states) - cmdp.discount * moves)
+        rows = np.repeat(np.arange(states), np.diff(moves.indptr))
+        self._triangular = bool((moves.indices > rows).all())
+        self._direct = self._triangular or states <= FACTORISED
+
+    def values(self, signal: Floats) -> Floats:
+        """[S]: the expected discounted sum of a signal [S] from each state."""
+        return self._solve(signal, transposed=False)
+
+    def visits(self, start: Floats) -> Floats:
+        """[S]: the expected discounted number of visits to each state."""
+        return self._solve(start, transposed=True)
+
+    @cached_property
+    def _factors(self) -> Any:  # noqa: ANN401 - SuperLU is not a public class
+        # An M-matrix, dominant by rows: no pivoting is needed, so an order for sparsity alone is safe.
+        order = "NATURAL" if self._triangular else "MMD_AT_PLUS_A"
+        return scipy.sparse.linalg.splu(
+            self._matrix, permc_spec=order, diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+
+    def _solve(self, right: Floats, *, transposed: bool) -> Floats:
+        matrix = scipy.sparse.csr_array(self._matrix.T if transposed else self._matrix)
+
+        def residual(answer: Floats) -> Floats:
+            return right - matrix @ answer
+
+        def error(answer: Floats) -> float:
+            # Written so that a NaN is an infinite error.
+            worst = np.abs(residual(answer)).max()
+            return float(worst / max(np.abs(answer).max(), np.abs(right).max(), 1e-300)) if worst >= 0 else np.inf
+
+        if not self._direct:
+            # Restarted on what is left, since the method now and then breaks down half way.
+            answer = np.zeros_like(right)
+            for _ in range(KRYLOV_ROUNDS):
+                answer = (
+                    answer
+                    + scipy.sparse.linalg.bicgstab(matrix, residual(answer), rtol=1e-9, atol=0.0, maxiter=KRYLOV_STEPS)[
+                        0
+                    ]
+                )
+                if error(answer) <= PRECISION:
+                    return answer
+            self._direct = True
+        way = "T" if transposed else "N"
+        answer = self._factors.solve(right, way)
+        if error(answer) > PRECISION:
+            answer = answer + self._factors.solve(residual(answer), way)
+        if error(answer) > WORST:
+            raise NumericalFailure(
+                f"the values of a policy came out with a relative error of {error(answer):.1g}; episodes last too long "
+                "for double precision, so lower the discount or let them end."
+            )
+        return answer

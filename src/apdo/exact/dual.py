@@ -1,0 +1,99 @@
+"""The dual function of a finite CMDP.
+
+    g(λ) = max_π R(π) - Σ_i λ_i (C_i(π) - d_i)
+
+For fixed λ this is an ordinary Markov decision process with reward r - Σ λ_i c_i, solved here by policy iteration. As a
+maximum of functions linear in λ, one for each deterministic policy, g is convex and piecewise linear, and d - C(π_λ) is
+a subgradient of it for any policy π_λ that attains the maximum.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from apdo.errors import InvalidInput, NumericalFailure
+from apdo.exact.chain import Chain
+from apdo.exact.evaluation import deterministic, evaluate
+from apdo.finite import FiniteCMDP, Floats
+
+TIE = 1e-12
+"""Advantages below this, relative to the values, are rounding."""
+ROUNDS = 1000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DualPoint:
+    """The dual function at one λ."""
+
+    value: float
+    """g(λ)."""
+    subgradient: Floats
+    """[M]: d - C(π_λ). Dual ascent, λ + β (C - d), steps against it."""
+    policy: Floats
+    """[S, A]: π_λ, deterministic, optimal from every state for the reward r - Σ λ_i c_i."""
+    gain: float
+    """R(π_λ)."""
+    costs: Floats
+    """[M]: C(π_λ)."""
+    state_values: Floats
+    """[S]: the optimal values of that reward."""
+
+
+def lagrangian(cmdp: FiniteCMDP, multipliers: ArrayLike) -> DualPoint:
+    """g(λ), a policy that attains it and a subgradient."""
+    prices = np.asarray(multipliers, dtype=np.float64)
+    if prices.shape != cmdp.limits.shape or not np.isfinite(prices).all() or (prices < 0).any():
+        raise InvalidInput(
+            f"multipliers are {cmdp.constraints} finite numbers of at least 0 here, and {multipliers} were given."
+        )
+    actions, values = improve(cmdp, priced(cmdp, prices))
+    policy = deterministic(actions, cmdp.actions)
+    found = evaluate(cmdp, policy)
+    return DualPoint(
+        value=float(cmdp.start @ values + prices @ cmdp.limits),
+        subgradient=cmdp.limits - found.costs,
+        policy=policy,
+        gain=found.value,
+        costs=found.costs,
+        state_values=values,
+    )
+
+
+def priced(cmdp: FiniteCMDP, prices: Floats) -> Floats:
+    """[S, A]: r - Σ λ_i c_i."""
+    return cmdp.reward - np.tensordot(prices, cmdp.cost, axes=1)
+
+
+def improve(
+    cmdp: FiniteCMDP, reward: Floats, actions: NDArray[np.intp] | None = None
+) -> tuple[NDArray[np.intp], Floats]:
+    """Policy iteration for another reward [S, A], from given actions [S] on: optimal actions, and their values [S]."""
+    every = np.arange(cmdp.states)
+    chosen = np.argmax(reward, axis=1) if actions is None else actions
+    before = -np.inf
+    for _ in range(ROUNDS):
+        values = Chain(cmdp, deterministic(chosen, cmdp.actions)).values(reward[every, chosen])
+        scale = max(np.abs(values).max(), np.abs(reward).max(), 1e-300)
+        advantage = backup(cmdp, reward, values)
+        best = np.argmax(advantage, axis=1)
+        better = advantage[every, best] > advantage[every, chosen] + TIE * scale
+        # In exact arithmetic the values rise in every round. Where they no longer do, rounding is all that is left.
+        if not better.any() or values.sum() <= before:
+            return chosen, values
+        before = values.sum()
+        chosen = np.where(better, best, chosen)
+    raise NumericalFailure(f"policy iteration did not settle within {ROUNDS} rounds.")
+
+
+def backup(cmdp: FiniteCMDP, reward: Floats, values: Floats) -> Floats:
+    """[S, A]: r + γ P v."""
+    return reward + cmdp.discount * (cmdp.transition @ values).reshape(reward.shape)
+
+
+def longest(cmdp: FiniteCMDP) -> float:
+    """The most discounted steps that an episode can have in expectation, from any state."""
+    if cmdp.discount < 1:
+        return 1 / (1 - cmdp.discount)
+    _, steps = improve(cmdp, np.ones_like(cmdp.reward))
+    return float(steps.max())
