@@ -171,9 +171,14 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
     ("text", "complaint"),
     [
         ("{", "cannot be read"),
-        ("[]", "must hold a JSON object"),
-        ("{}", "format missing, but this version of apdo reads format 1"),
-        ('{"format": 2}', "format 2, but this version of apdo reads format 1"),
+        ("[]", "not a JSON object"),
+        ("{}", "format missing, but this version of apdo reads formats 1 to 2"),
+        ('{"format": 3}', "format 3, but this version of apdo reads formats 1 to 2"),
+        ('{"format": true}', "format True, but"),
+        ('{"format": 2}', "damaged or changed"),
+        ('{"format": 1, "crc32": "00000000"}', "damaged or changed"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"format": ' + "1" * 5000 + "}", "not valid JSON"),
         ('{"format": 1}', "no usable 'algorithm'"),
     ],
 )
