@@ -14,7 +14,7 @@ import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -126,7 +126,14 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
         return files.parse(file.read(), f"{path}, its manifest")
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+@runtime_checkable
+class _Readable(Protocol):
+    """A member of an archive; its own class is not what the archive's types promise."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+def _header(file: _Readable) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version != (1, 0):
         raise ValueError(f"array header of version {version}")
