@@ -124,7 +124,7 @@ def _choose(field: dataclasses.Field[Any], value: Value, name: str) -> Configura
     if choices is None:
         raise InvalidInput(f"{name} has options of its own ({name}.…) and takes no value.")
     if not isinstance(value, str) or value not in choices:
-        raise unknown(f"value for {name}", _brief(value), choices)
+        raise unknown(f"value for {name}", str(_brief(value)), choices)
     return choices[value]()
 
 
@@ -132,7 +132,7 @@ def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: st
     """The value as the type of the default."""
     choices = field.metadata["choices"]
     if choices is not None and (not isinstance(value, str) or value not in choices):
-        raise unknown(f"value for {name}", _brief(value), choices)
+        raise unknown(f"value for {name}", str(_brief(value)), choices)
     kind = type(field.default)
     try:
         if kind is tuple:

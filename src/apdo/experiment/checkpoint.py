@@ -37,7 +37,7 @@ _savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords 
 
 def save(path: Path, state: PyTree, epoch: int) -> None:
     """Write the state's leaves under their tree paths to a temporary name, with a checksum; then rename."""
-    arrays = {name: _to_numpy(leaf) for name, leaf in _named(state)}
+    arrays = {name: to_numpy(leaf) for name, leaf in named(state)}
     manifest = {
         "format": FORMAT,
         "epoch": epoch,
@@ -74,7 +74,7 @@ def load(path: Path, like: PyTree) -> PyTree:
 
 
 def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
-    wanted = {name: _stored_as(leaf) for name, leaf in _named(like)}
+    wanted = {name: _stored_as(leaf) for name, leaf in named(like)}
     with zipfile.ZipFile(file) as archive:
         size = file.seek(0, os.SEEK_END)
         sealed = len(archive.comment) == _DIGEST
@@ -98,7 +98,7 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
         for name, array in arrays.items():
             if hashlib.sha256(array.data).hexdigest() != manifest["leaves"][name]["sha256"]:
                 raise InvalidInput(f"{path} is damaged: the checksum of {name} does not match.")
-    return [_from_numpy(arrays[name], leaf) for name, leaf in _named(like)]
+    return [_from_numpy(arrays[name], leaf) for name, leaf in named(like)]
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, size: int) -> None:
@@ -199,7 +199,8 @@ def learner_path(folder: Path, epoch: int) -> Path:
     return folder / "checkpoints" / f"learner-{epoch:06d}.npz"
 
 
-def _named(tree: PyTree) -> list[tuple[str, Any]]:
+def named(tree: PyTree) -> list[tuple[str, Any]]:
+    """A state's leaves under the names that they have in a file."""
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
@@ -213,7 +214,8 @@ def _stored_as(leaf: _Leaf) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _to_numpy(leaf: jax.Array) -> np.ndarray:
+def to_numpy(leaf: jax.Array) -> np.ndarray:
+    """A leaf as a file holds it."""
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
 
 
