@@ -50,11 +50,11 @@ def environment(cache: Path):
     return {**os.environ, **own}
 
 
-def start(arguments, cache: Path, report_every=0.5, save_every=30.0, **options):
-    """A process of its own that runs the command line."""
+def start(arguments, cache: Path, report_every=0.5, save_every=30.0, prepare=None):
+    """A process of its own that runs the command line, prepared by a function that runs in it first."""
     command = [sys.executable, "-c", LAUNCH, str(report_every), str(save_every), *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment(cache), stdout=pipe, stderr=pipe, text=True, **options)
+    return subprocess.Popen(command, env=environment(cache), stdout=pipe, stderr=pipe, text=True, preexec_fn=prepare)
 
 
 def train(algorithm: str, out: Path, *more):

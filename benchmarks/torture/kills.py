@@ -6,6 +6,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from benchmarks.torture import common
 
@@ -45,7 +46,7 @@ def torture(count: int, jobs: int, work: Path, report: common.Report, seed: int,
             pass
 
 
-def _lives(algorithm, quota, place: Path, rng, cache, reference):
+def _lives(algorithm, quota, place: Path, rng, cache, reference) -> dict[str, Any]:
     """Runs that are killed `quota` times in all, each taken to its end and compared."""
     folder, seconds = reference
     problems, kills, moments = [], 0, {}
@@ -56,7 +57,7 @@ def _lives(algorithm, quota, place: Path, rng, cache, reference):
             last = kills >= quota
             arguments = common.train(algorithm, out, "--resume", "--checkpoint-every", every, "--keep", 2)
             process = common.start(arguments, cache, 10 ** rng.uniform(-2.5, -0.3), 10 ** rng.uniform(-2, 0.3))
-            killed = "" if last else _kill(process, out, rng, seconds)
+            killed = "" if last else _kill(process, algorithm, out, rng, seconds)
             _, error = process.communicate()
             if not killed:
                 break
@@ -70,12 +71,13 @@ def _lives(algorithm, quota, place: Path, rng, cache, reference):
             shutil.rmtree(out)
             moments["identical"] = moments.get("identical", 0) + here
         if kills >= quota:
-            return {"done": kills, "problems": problems, f"kills of {algorithm}": kills, **moments}
+            break
+    return {"done": kills, "problems": problems, f"kills of {algorithm}": kills, **moments}
 
 
-def _kill(process, out: Path, rng, seconds) -> str:
-    """Kill the process at a moment drawn by the clock or by what it has written; where that hit, or empty if it ended."""
-    kind = rng.choice(["clock", "row", "row", "checkpoint"])
+def _kill(process, algorithm, out: Path, rng, seconds) -> str:
+    """Kill the process at a moment drawn by the clock or by what it has written: where that hit; empty if it ended."""
+    kind = rng.choice(["clock", "row", "row", "checkpoint"] + ["learner"] * (algorithm == "apdo"))
     deadline = time.monotonic() + (rng.uniform(0.0, seconds) if kind == "clock" else 120.0)
     wanted = rng.randrange(0, 2 * common.EPOCHS)
     pause = rng.uniform(0.0, 0.03)
@@ -84,6 +86,9 @@ def _kill(process, out: Path, rng, seconds) -> str:
             time.sleep(pause)
             break
         if kind == "checkpoint" and _lines(out) >= wanted // 2 and any(out.glob("checkpoints/*.partial")):
+            break
+        if kind == "learner" and any(out.glob("checkpoints/learner-*.npz")):
+            time.sleep(pause)
             break
         time.sleep(0.0005 if kind == "checkpoint" else 0.003)
     if process.poll() is not None:

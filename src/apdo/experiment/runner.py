@@ -10,6 +10,7 @@ import datetime
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from apdo.experiment import checkpoint, memory, records, standing
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
-from apdo.experiment.settings import Experiment
+from apdo.experiment.settings import BOOKKEEPING, Experiment
 from apdo.experiment.standing import Standing
 from apdo.experiment.stopping import Stop
 from apdo.policy import Policy
@@ -81,10 +82,13 @@ def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False)
     return _train(experiment, training, seeds, record, Standing(None, [], 0, discarded=False), quiet)
 
 
-def resume(folder: Path, quiet: bool = False, epochs: int | None = None) -> Result:
+def resume(
+    folder: Path, quiet: bool = False, epochs: int | None = None, bookkeeping: Mapping[str, Any] | None = None
+) -> Result:
     """Go on with an interrupted run; the result is that of the run that was never interrupted.
 
-    A finished run whose files are whole is only read. `epochs` makes a run longer than it was meant to be.
+    A finished run whose files are whole is only read. `epochs` makes a run longer than it was meant to be, and
+    `bookkeeping` changes settings that no result depends on.
     """
     runs.read_description(folder)
     standing.check_own(folder)
@@ -92,8 +96,9 @@ def resume(folder: Path, quiet: bool = False, epochs: int | None = None) -> Resu
         held = holding.enter_context(records.lock(folder))
         description = runs.read_description(folder)
         experiment = Experiment.restore(description["config"])
-        if epochs is not None:
-            experiment = _lengthen(experiment, epochs)
+        if epochs is not None and epochs < experiment.settings.epochs:
+            raise InvalidInput(f"the run has {experiment.settings.epochs} epochs, and cannot be shortened to {epochs}.")
+        experiment = _change(experiment, dict(bookkeeping or {}) | ({} if epochs is None else {"epochs": epochs}))
         training, seeds = training_of(experiment), _seeds(experiment)
         fresh = describe(experiment, training, seeds)
         if any(description.get(name) != fresh[name] for name in ("algorithm", "environment", "seeds", "batch")):
@@ -125,15 +130,13 @@ def train(experiment: Experiment, folder: Path, quiet: bool = False) -> Result:
     there = Experiment.restore(runs.read_description(folder)["config"])
     if differ := differences(there.essence(), experiment.essence()):
         raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
-    return resume(folder, quiet)
+    return resume(folder, quiet, bookkeeping={name: getattr(experiment.settings, name) for name in BOOKKEEPING})
 
 
-def _lengthen(experiment: Experiment, epochs: int) -> Experiment:
-    if epochs < experiment.settings.epochs:
-        raise InvalidInput(f"the run has {experiment.settings.epochs} epochs, and cannot be shortened to {epochs}.")
-    longer = dataclasses.replace(experiment, settings=options.override(experiment.settings, {"epochs": epochs}))
-    longer.check()
-    return longer
+def _change(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
+    changed = dataclasses.replace(experiment, settings=options.override(experiment.settings, changes))
+    changed.check()
+    return changed
 
 
 def _seeds(experiment: Experiment) -> list[int]:

@@ -25,7 +25,6 @@ class Stop:
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
         self._wakeup = -1
-        self._told = False
 
     @property
     def asked(self) -> bool:
@@ -55,18 +54,18 @@ class Stop:
         signal.set_wakeup_fd(self._wakeup)
         os.close(self._pipe[1])  # the watcher reads the end of the pipe, and closes its side
 
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self._asked.set()
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        """The watcher has heard of it already."""
 
     def _watch(self, pipe: int) -> None:
         while signals := os.read(pipe, 16):
             for number in signals:
                 if number not in self._before:
                     continue
-                if self._asked.is_set() and number == signal.SIGINT and self._told:
-                    _leave()
-                if not self._told:
-                    self._told = True
+                if self._asked.is_set():
+                    if number == signal.SIGINT:
+                        _leave()
+                else:
                     self._say("stopping after this epoch, or piece of an adjustment; Ctrl-C again stops at once")
                 self._asked.set()
         os.close(pipe)
