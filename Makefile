@@ -1,7 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
+JOBS ?= 2
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow check bench torture clean
 
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
@@ -19,6 +20,10 @@ check: .venv/dev
 
 bench: .venv/run
 	$(BIN)/python -m benchmarks.speed
+
+# Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
+torture: .venv/run
+	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.torture --jobs $(JOBS)
 
 clean:
 	rm -rf .venv

@@ -190,7 +190,22 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path, text, complaint)
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seeds": []}, {"seeds": [0.5]}, {"batch": 0}, {"batch": "big"}, {"problem": {"limits": []}}, {"problem": None}],
+    [
+        {"config": {"settings": 1.5}},
+        {"seeds": [1, 1]},
+        {"seeds": [2**60]},
+        {"epochs": -1},
+        {"note": ["a"]},
+        {"versions": {"jax": {}}},
+        {"seconds": "long"},
+        {"problem": {"limits": [float("inf")]}},
+        {"seeds": []},
+        {"seeds": [0.5]},
+        {"batch": 0},
+        {"batch": "big"},
+        {"problem": {"limits": []}},
+        {"problem": None},
+    ],
 )
 def test_a_description_names_its_unusable_entry(folder, changes):
     with pytest.raises(InvalidInput, match=f"no usable '{next(iter(changes))}"):

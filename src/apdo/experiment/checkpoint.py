@@ -31,8 +31,6 @@ _MANIFEST = "manifest"
 _MOST_MANIFEST = 2**24
 _DIGEST = 64
 _NAME = re.compile(r"epoch-(\d{1,12})\.npz")
-_UNREADABLE = (OSError, LookupError, ValueError, TypeError, EOFError, RuntimeError, MemoryError, SyntaxError)
-_UNREADABLE += (zipfile.BadZipFile,)
 _Leaf = jax.Array | np.ndarray | jax.ShapeDtypeStruct
 _savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords could be `allow_pickle`
 
@@ -70,7 +68,7 @@ def load(path: Path, like: PyTree) -> PyTree:
     except InvalidInput:
         raise
     # A stranger's file can make the zip and array readers fail in many ways; none of them may end in a traceback.
-    except _UNREADABLE as error:
+    except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InvalidInput(f"{path} is not a whole checkpoint: {reason}.") from None
     return jax.tree.unflatten(jax.tree.structure(like), leaves)

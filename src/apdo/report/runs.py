@@ -178,7 +178,10 @@ def _check_description(file: Path, description: dict[str, Any]) -> None:
     }
     if description["format"] > OLDEST:
         sound["epochs"] = _counts(description.get("epochs")) and description["epochs"] > 0
-        sound["config"] = isinstance(description.get("config"), dict)
+    config = description.get("config", {})
+    sound["config"] = isinstance(config, dict) and all(
+        isinstance(config.get(part, {}), dict) for part in ("settings", "algorithm_config", "environment_config")
+    )
     for name, right in sound.items():
         if not right:
             raise InvalidInput(f"{file} has no usable {name!r}.")
