@@ -1,7 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
+JOBS ?= 2
 
-.PHONY: demo test test-slow check bench theory clean
+.PHONY: demo test test-slow check bench theory ground-truth torture clean
 
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
@@ -23,6 +24,14 @@ bench: .venv/run
 
 theory: .venv/run
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.theory
+
+# Every algorithm against the exact optimum; the tables of docs/ground-truth.md.
+ground-truth: .venv/run
+	$(BIN)/python -m benchmarks.ground_truth
+
+# Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
+torture: .venv/run
+	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.torture --jobs $(JOBS)
 
 clean:
 	rm -rf .venv

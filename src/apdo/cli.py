@@ -1,6 +1,8 @@
 """The command line.
 
     apdo train ALGORITHM ENVIRONMENT [options]
+    apdo resume RUN
+    apdo rerun RUN
     apdo evaluate RUN
     apdo plot RUN...
     apdo report RUN...
@@ -13,6 +15,7 @@ compute, so that `--help` and mistakes in a name answer at once.
 """
 
 import dataclasses
+import errno
 import shlex
 import sys
 import textwrap
@@ -23,17 +26,20 @@ from typing import TYPE_CHECKING, Any
 from apdo import __version__
 from apdo.algorithms import ALGORITHMS
 from apdo.envs import ENVIRONMENTS
-from apdo.errors import InvalidInput, NumericalFailure, unknown
+from apdo.errors import Interrupted, InvalidInput, NumericalFailure, StorageFailure, unknown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from apdo.experiment.evaluation import Estimate
+    from apdo.experiment.runner import Result
 
 USAGE = """\
 apdo: constrained reinforcement learning in JAX
 
   apdo train ALGORITHM ENVIRONMENT [options]   train, with a live display, into a run folder
+  apdo resume RUN [options]                    go on with a run that was interrupted
+  apdo rerun RUN [options]                     run a run's experiment again, and compare
   apdo evaluate RUN [options]                  play fresh episodes with the policies of a run
   apdo plot RUN... [options]                   return, cost and multiplier as a picture
   apdo report RUN... [options]                 the same and its statistics, as a page for the browser
@@ -55,6 +61,29 @@ apdo train ALGORITHM ENVIRONMENT [options]
 
   --preset NAME            options by the set: {presets}
   --out DIR                the run folder (default: runs/ALGORITHM-ENVIRONMENT-TIME); must not exist
+  --resume                 go on with the run that is in DIR, if there is one of the same configuration
+  --quiet                  no display
+
+  SIGTERM and Ctrl-C finish the epoch, save, and say how to go on; a second Ctrl-C stops at once.
+"""
+
+RESUME_USAGE = """\
+apdo resume RUN [options]
+
+  Goes on with a run that was interrupted, killed or damaged, from its newest whole checkpoint. On the same machine with
+  the same versions the result is, bit for bit, that of the run that was never interrupted.
+
+  --epochs N               train for longer than was planned
+  --quiet                  no display
+"""
+
+RERUN_USAGE = """\
+apdo rerun RUN [options]
+
+  Runs the experiment that run.json describes again, into another folder, and says whether every metric of every epoch
+  came out the same. Exit status 1 if not.
+
+  --out DIR                the other folder (default: RUN-again); must not exist
   --quiet                  no display
 """
 
@@ -115,7 +144,12 @@ apdo solve FILE [options]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: exit status 2 for what cannot be done, 3 for a numerical failure, 130 for an interruption."""
+    """The entry point.
+
+    Exit status 0 also for a run that was asked to stop and has saved itself; 1 for a file that could not be written and
+    for a rerun that came out differently, 2 for what cannot be done, 3 for a numerical failure, 130 for an
+    interruption.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _dispatch(given)
@@ -123,14 +157,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _stop(f"apdo: {error}", 2)
     except NumericalFailure as error:
         _stop(f"apdo: {error}", 3)
+    except StorageFailure as error:
+        _stop(f"apdo: {error}", 1)
+    except Interrupted as stopped:
+        _stop(f"apdo: {stopped}", 0)
     except KeyboardInterrupt:
         _stop("apdo: interrupted.", 130)
     except BrokenPipeError:
         sys.stderr.close()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _stop(f"apdo: {where}{(error.strerror or str(error)).lower()}.", 1 if error.errno in _FULL_DISK else 2)
+
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _stop(message: str, status: int) -> None:
-    print(message, file=sys.stderr)
+    # One line, whatever a name may hold.
+    print(" ".join(message.split()), file=sys.stderr)
     sys.exit(status)
 
 
@@ -173,15 +218,28 @@ def _train(given: list[str]) -> None:
         for config in (settings.Settings(), algorithms.find(algorithm).Config(), envs.find(environment)())
         for name, option in _switches(config)
     ]
-    changes = _pairs(rest, flags={"quiet", *switches})
+    changes = _pairs(rest, flags={"quiet", "resume", *switches})
     preset, out, quiet = changes.pop("preset", None), changes.pop("out", None), changes.pop("quiet", False)
+    goes_on = changes.pop("resume", False)
     experiment = settings.specify(algorithm, environment, changes, preset)
-    _check_new(Path(out) if out else None)
+    folder = Path(out) if out else None
+    if goes_on and folder is None:
+        raise InvalidInput("--resume needs --out, the folder of the run to go on with.")
+    if not goes_on:
+        _check_new(folder)
     from apdo.experiment import runner
 
     if experiment.note and not quiet:
         print(experiment.note)
-    result = runner.run(experiment, Path(out) if out else None, quiet=bool(quiet))
+    if goes_on and folder is not None:
+        result = runner.train(experiment, folder, quiet=bool(quiet))
+    else:
+        result = runner.run(experiment, folder, quiet=bool(quiet))
+    _tell(result, bool(quiet))
+
+
+def _tell(result: "Result", quiet: bool) -> None:
+    """Draw the picture of a run, and say where everything is."""
     pictures = _draw([result.path], result.path / "curves", None)
     if not quiet:
         print(f"results: {result.path} (run.json, metrics.jsonl, checkpoints)")
@@ -189,8 +247,50 @@ def _train(given: list[str]) -> None:
         print(f"next:    apdo evaluate {result.path}")
 
 
+def _resume(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(RESUME_USAGE, end="")
+        return
+    if not given or given[0].startswith("-"):
+        raise InvalidInput("resume needs a run folder, as in: apdo resume runs/demo.")
+    changes = _pairs(given[1:], flags={"quiet"}, known=("epochs", "quiet"))
+    epochs = _count(changes, "epochs", 0) if "epochs" in changes else None
+    quiet = bool(changes.get("quiet", False))
+    from apdo.report import runs
+
+    runs.read_description(Path(given[0]))
+    from apdo.experiment import runner
+
+    _tell(runner.resume(Path(given[0]), quiet, epochs), quiet)
+
+
+def _rerun(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(RERUN_USAGE, end="")
+        return
+    if not given or given[0].startswith("-"):
+        raise InvalidInput("rerun needs a run folder, as in: apdo rerun runs/demo.")
+    changes = _pairs(given[1:], flags={"quiet"}, known=("out", "quiet"))
+    folder = Path(given[0])
+    out = Path(changes["out"]) if "out" in changes else folder.with_name(folder.resolve().name + "-again")
+    from apdo.report import runs
+
+    runs.read_description(folder)
+    _check_new(out)
+    from apdo.experiment import rerun
+
+    matched, said = rerun.rerun(folder, out, quiet=bool(changes.get("quiet", False)))
+    print(said)
+    if not matched:
+        sys.exit(1)
+
+
 def _check_new(folder: Path | None) -> None:
-    if folder is not None and folder.exists():
+    try:
+        taken = folder is not None and folder.exists()
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"--out {str(folder)!r} cannot be a folder: {error}.") from None
+    if taken:
         raise InvalidInput(f"the run folder {folder} exists already; choose another with --out or remove it.")
 
 
@@ -276,7 +376,12 @@ def _reproduce(given: list[str]) -> None:
     from apdo.experiment import reproduce
 
     wanted = reproduce.plan(given[0] if named else "all", seeds, changes.get("scale", "full"), out)
-    reproduce.reproduce(wanted, shlex.join(["apdo", "reproduce", *given]))
+    command = shlex.join(["apdo", "reproduce", *given])
+    try:
+        reproduce.reproduce(wanted, command)
+    except Interrupted as stopped:
+        before, _, _ = str(stopped).partition(" Go on with:")
+        raise Interrupted(f"{before} Go on with: {command}") from None
 
 
 def _solve(given: list[str]) -> None:
@@ -333,6 +438,8 @@ def _list(given: list[str]) -> None:
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": _train,
+    "resume": _resume,
+    "rerun": _rerun,
     "evaluate": _evaluate,
     "plot": _plot,
     "report": _report,

@@ -12,6 +12,14 @@ class NumericalFailure(ArithmeticError):
     """An update produced NaN or infinity; the last good state has been saved. Exit status 3."""
 
 
+class StorageFailure(OSError):
+    """A file could not be written; what was saved before is whole. Exit status 1."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop and has saved itself; the message says how to go on. Exit status 0."""
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> InvalidInput:
     """The error for a name that is none of those known, with the nearest one as a suggestion."""
     known = sorted(known)

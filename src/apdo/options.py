@@ -25,6 +25,11 @@ class Configuration(Protocol):
 T = TypeVar("T")
 C = TypeVar("C", bound=Configuration)
 
+LARGEST_WHOLE = 2**31 - 1
+LARGEST = 1e30
+"""Numbers beyond these do not fit what computes with them (32 bits)."""
+_MOST_ENTRIES = 64
+
 PAPER = "the paper"
 PUBLISHED = "the published CPO code"
 OURS = "our choice"
@@ -38,13 +43,14 @@ def option(
     choices: Mapping[str, Any] | None = None,
     above: float | None = None,
     within: tuple[float, float] | None = None,
+    most: float | None = None,
 ) -> T:
     """A dataclass field with its meaning and the source of its default.
 
     `choices` maps each allowed name to the value it stands for; for a nested configuration the values are its classes.
-    A number must lie strictly above `above`, or within the closed interval `within`.
+    A number must lie strictly above `above` and be at most `most`, or lie within the closed interval `within`.
     """
-    metadata = {"help": help, "source": source, "choices": choices, "above": above, "within": within}
+    metadata = {"help": help, "source": source, "choices": choices, "above": above, "within": within, "most": most}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -117,16 +123,16 @@ def _choose(field: dataclasses.Field[Any], value: Value, name: str) -> Configura
     choices = field.metadata["choices"]
     if choices is None:
         raise InvalidInput(f"{name} has options of its own ({name}.…) and takes no value.")
-    if value not in choices:
-        raise unknown(f"value for {name}", str(value), choices)
+    if not isinstance(value, str) or value not in choices:
+        raise unknown(f"value for {name}", str(_brief(value)), choices)
     return choices[value]()
 
 
 def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: str) -> Value:
     """The value as the type of the default."""
     choices = field.metadata["choices"]
-    if choices is not None and value not in choices:
-        raise unknown(f"value for {name}", str(value), choices)
+    if choices is not None and (not isinstance(value, str) or value not in choices):
+        raise unknown(f"value for {name}", str(_brief(value)), choices)
     kind = type(field.default)
     try:
         if kind is tuple:
@@ -143,11 +149,13 @@ def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: st
     except (KeyError, TypeError, ValueError, OverflowError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false", tuple: "numbers with commas"}
         shown = wanted.get(kind, "text")
-        raise InvalidInput(f"{name} must be {shown}, such as {_show(current)}, not {value!r}.") from None
+        raise InvalidInput(f"{name} must be {shown}, such as {_show(current)}, not {_brief(value)!r}.") from None
 
 
 def _numbers(field: dataclasses.Field[Any], value: Value) -> tuple[Any, ...]:
     parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+    if len(parts) > _MOST_ENTRIES:
+        raise ValueError
     default = cast(tuple[Any, ...], field.default)
     whole = bool(default) and all(isinstance(part, int) for part in default)
     return tuple(_whole(part) if whole else float(part) for part in parts)
@@ -161,10 +169,15 @@ def _whole(value: Value) -> int:
 
 
 def _check(field: dataclasses.Field[Any], value: Value, name: str) -> None:
-    above, within = field.metadata["above"], field.metadata["within"]
+    above, within, most = (field.metadata.get(bound) for bound in ("above", "within", "most"))
     for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, float) and math.isnan(number):
+        if not isinstance(number, int | float):
+            continue
+        if math.isnan(number):
             raise InvalidInput(f"{name} must be a number, not {number}.")
+        largest = most if most is not None else LARGEST if isinstance(number, float) else LARGEST_WHOLE
+        if abs(number) > largest:
+            raise InvalidInput(f"{name} must be finite and at most {largest:g}, not {number:g}.")
         if above is not None and not number > above:
             raise InvalidInput(f"{name} must be greater than {above}, not {number}.")
         if within is not None and not within[0] <= number <= within[1]:
@@ -175,6 +188,12 @@ def _check(field: dataclasses.Field[Any], value: Value, name: str) -> None:
 def _kind(field: dataclasses.Field[Any], value: Value) -> str | None:
     choices = field.metadata["choices"] or {}
     return next((name for name, choice in choices.items() if choice is type(value)), None)
+
+
+def _brief(value: Value) -> Value:
+    """The value, or the beginning of a long one."""
+    text = str(value)
+    return value if len(text) <= 60 else text[:60] + "…"
 
 
 def _show(value: Value) -> str:

@@ -1,5 +1,8 @@
 """CPO's small problem against brute force."""
 
+import itertools
+from decimal import Decimal, localcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -194,3 +197,126 @@ def test_two_equal_constraints_act_as_one():
 def test_more_constraints_than_can_be_enumerated_are_refused():
     with pytest.raises(InvalidInput, match="at most 10"):
         constrained_step.solve(jnp.ones(()), jnp.ones(11), jnp.eye(11), jnp.ones(11), 0.01)
+
+
+class Exact:
+    """The small problem in 50 digits: every set of active faces, judged by the conditions of optimality."""
+
+    def __init__(self, g, b, c, radius):
+        self.q = _dot(g, g)
+        self.r = [_dot(row, g) for row in b]
+        self.s = [[_dot(row, other) for other in b] for row in b]
+        self.c, self.radius = [Decimal(float(value)) for value in c], Decimal(float(radius))
+
+    def on_faces(self, active):
+        """(α, β) of the point that is best on these faces, or None if the trust region does not reach them."""
+        s = [[self.s[i][j] for j in active] for i in active]
+        face_r, face_c = _solve(s, [self.r[i] for i in active]), _solve(s, [self.c[i] for i in active])
+        free = self.q - sum((self.r[i] * x for i, x in zip(active, face_r, strict=True)), Decimal(0))
+        room = 2 * self.radius - sum((self.c[i] * x for i, x in zip(active, face_c, strict=True)), Decimal(0))
+        if room <= 0 or free <= 0:
+            return None
+        reach = (room / free).sqrt()
+        beta = [Decimal(0)] * len(self.r)
+        for i, x, y in zip(active, face_r, face_c, strict=True):
+            beta[i] = -reach * x - y
+        return reach, beta
+
+    def gain(self, alpha, beta):
+        return alpha * self.q + _dot(beta, self.r)
+
+    def excess(self, alpha, beta):
+        """c + bᵀx for each constraint."""
+        return [c + alpha * r + _dot(row, beta) for c, r, row in zip(self.c, self.r, self.s, strict=True)]
+
+    def kl(self, alpha, beta):
+        inner = [_dot(row, beta) for row in self.s]
+        return (alpha**2 * self.q + 2 * alpha * _dot(beta, self.r) + _dot(beta, inner)) / 2
+
+    def best(self):
+        """The largest gain within all constraints; None where there is no feasible point on any set of faces."""
+        best = None
+        for count in range(len(self.r) + 1):
+            for active in itertools.combinations(range(len(self.r)), count):
+                found = self.on_faces(active)
+                if found is None or any(
+                    e > Decimal("1e-30") * (1 + abs(c)) for e, c in zip(self.excess(*found), self.c, strict=True)
+                ):
+                    continue
+                gain = self.gain(*found)
+                best = gain if best is None else max(best, gain)
+        return best
+
+
+def _dot(x, y):
+    return sum((Decimal(a) * Decimal(b) for a, b in zip(map(_plain, x), map(_plain, y), strict=True)), Decimal(0))
+
+
+def _plain(value):
+    return value if isinstance(value, Decimal) else float(value)
+
+
+def _solve(matrix, right):
+    """Gaussian elimination with pivoting."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    n = len(rows)
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda k: abs(rows[k][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for k in range(n):
+            if k != i:
+                factor = rows[k][i] / rows[i][i]
+                rows[k] = [x - factor * y for x, y in zip(rows[k], rows[i], strict=True)]
+    return [rows[i][n] / rows[i][i] for i in range(n)]
+
+
+@pytest.mark.parametrize("constraints", [1, 2, 3])
+def test_the_solve_agrees_with_fifty_digits_whatever_the_units(constraints):
+    """H is the identity here; rewards and each cost have units of their own, from 1e-5 to 1e5."""
+    rng = np.random.default_rng(constraints)
+    met = {"free": 0, "constrained": 0, "recovering": 0}
+    with localcontext() as context:
+        context.prec = 50
+        for _ in range(250):
+            units = 10.0 ** rng.uniform(-5, 5, size=constraints)
+            g = rng.normal(size=5) * 10.0 ** rng.uniform(-5, 5)
+            b = rng.normal(size=(constraints, 5)) * units[:, None]
+            radius = 10.0 ** rng.uniform(-4, 0)
+            c = rng.normal(size=constraints) * units * np.sqrt(radius) * 10.0 ** rng.uniform(-2, 1)
+            exact = Exact(g, b, c, radius)
+            numbers = (g @ g, b @ g, b @ b.T, c)
+            move = solve(*(jnp.asarray(value, dtype=jnp.float32) for value in numbers), radius)
+            assert np.all(np.isfinite(np.asarray(move.along_constraint)))
+            assert np.all(np.asarray(move.multiplier) >= 0.0)
+            alpha = Decimal(float(move.along_objective))
+            beta = [Decimal(float(value)) for value in move.along_constraint]
+            assert exact.kl(alpha, beta) <= exact.radius * Decimal("1.002")
+            best, tighter, wider = (
+                exact.best(),
+                Exact(g, b, c, radius * 0.98).best(),
+                Exact(g, b, c, radius * 1.02).best(),
+            )
+            if move.recovering:
+                met["recovering"] += 1
+                assert tighter is None
+                continue
+            assert wider is not None
+            if best is None:
+                continue
+            met["constrained" if move.constrained else "free"] += 1
+            reach = np.sqrt(2 * radius)
+            for excess, unit, own in zip(exact.excess(alpha, beta), np.linalg.norm(b, axis=1), c, strict=True):
+                assert float(excess) <= 2e-3 * (reach * unit + abs(own))
+            assert float(exact.gain(alpha, beta)) >= float(best) - 5e-3 * reach * np.linalg.norm(g)
+    assert min(met.values()) >= 10, met
+
+
+def test_a_constraint_in_small_units_beside_one_in_large_units_is_kept():
+    """Both bind: neither may be taken for one without a gradient."""
+    b = np.asarray([[1e5, 0.0, 0.0], [0.0, 1e-5, 0.0]])
+    g, c = np.asarray([1.0, 1.0, 0.1]), np.asarray([-1e3, -1e-7])
+    numbers = (g @ g, b @ g, b @ b.T, c)
+    move = solve(*(jnp.asarray(value, dtype=jnp.float32) for value in numbers), 0.5)
+    x = float(move.along_objective) * g + np.asarray(move.along_constraint, dtype=np.float64) @ b
+    np.testing.assert_allclose(b @ x, -c, rtol=5e-3)
+    assert np.all(np.asarray(move.multiplier) > 0.0)

@@ -175,10 +175,17 @@ def test_backtracking_walks_through_nan_to_a_shorter_step():
 
 def test_backtracking_keeps_the_old_parameters_where_every_candidate_is_nan():
     parameters = jnp.asarray([1.0, -2.0])
-    found = trust_region.backtrack(lambda x: x[0] > 0.0, parameters, jnp.full(2, jnp.nan), 0.8, 15)
+    found = trust_region.backtrack(lambda x: jnp.sqrt(-jnp.square(x[0])) > 0.0, parameters, jnp.ones(2), 0.8, 15)
     np.testing.assert_array_equal(found.parameters, parameters)
     assert not bool(found.accepted)
     assert int(found.trials) == 15
+
+
+@pytest.mark.parametrize("broken", [jnp.nan, jnp.inf])
+def test_a_step_that_is_not_finite_does_not_pass_for_one_that_was_refused(broken):
+    step = jnp.asarray([1.0, broken])
+    found = trust_region.backtrack(lambda x: x[0] > 0.0, jnp.asarray([1.0, -2.0]), step, 0.8, 15)
+    assert np.all(np.isnan(found.parameters))
 
 
 def test_the_default_step_sizes_are_those_of_the_paper_and_the_published_code():

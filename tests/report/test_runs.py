@@ -171,9 +171,14 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
     ("text", "complaint"),
     [
         ("{", "cannot be read"),
-        ("[]", "must hold a JSON object"),
-        ("{}", "format missing, but this version of apdo reads format 1"),
-        ('{"format": 2}', "format 2, but this version of apdo reads format 1"),
+        ("[]", "not a JSON object"),
+        ("{}", "format missing, but this version of apdo reads formats 1 to 2"),
+        ('{"format": 3}', "format 3, but this version of apdo reads formats 1 to 2"),
+        ('{"format": true}', "format True, but"),
+        ('{"format": 2}', "damaged or changed"),
+        ('{"format": 1, "crc32": "00000000"}', "damaged or changed"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"format": ' + "1" * 5000 + "}", "not valid JSON"),
         ('{"format": 1}', "no usable 'algorithm'"),
     ],
 )
@@ -185,7 +190,22 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path, text, complaint)
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seeds": []}, {"seeds": [0.5]}, {"batch": 0}, {"batch": "big"}, {"problem": {"limits": []}}, {"problem": None}],
+    [
+        {"config": {"settings": 1.5}},
+        {"seeds": [1, 1]},
+        {"seeds": [2**60]},
+        {"epochs": -1},
+        {"note": ["a"]},
+        {"versions": {"jax": {}}},
+        {"seconds": "long"},
+        {"problem": {"limits": [float("inf")]}},
+        {"seeds": []},
+        {"seeds": [0.5]},
+        {"batch": 0},
+        {"batch": "big"},
+        {"problem": {"limits": []}},
+        {"problem": None},
+    ],
 )
 def test_a_description_names_its_unusable_entry(folder, changes):
     with pytest.raises(InvalidInput, match=f"no usable '{next(iter(changes))}"):

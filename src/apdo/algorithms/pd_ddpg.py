@@ -44,8 +44,10 @@ BLOCK = 100
 class Learner:
     """Settings of the off-policy learner itself."""
 
-    critic_hidden: tuple[int, ...] = option((100, 100), "hidden layers of each critic, tanh", PAPER)
-    actor_hidden: tuple[int, ...] = option((64, 32), "hidden layers of the actor, tanh", PAPER)
+    critic_hidden: tuple[int, ...] = option(
+        (100, 100), "hidden layers of each critic, tanh", PAPER, above=0, most=10**5
+    )
+    actor_hidden: tuple[int, ...] = option((64, 32), "hidden layers of the actor, tanh", PAPER, above=0, most=10**5)
     critic_rate: float = option(1e-3, "Adam's learning rate for the critics", PAPER, above=0.0)
     actor_rate: float = option(1e-3, "Adam's learning rate for the actor", PAPER, above=0.0)
     dual_rate: float = option(1e-2, "step of dual ascent in one iteration", PAPER, above=0.0)

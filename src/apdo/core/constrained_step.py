@@ -34,6 +34,7 @@ from jaxtyping import Array, Bool, Float
 from apdo.errors import InvalidInput
 
 MOST_CONSTRAINTS = 10
+_VANISHING = 1e-30
 
 
 class Move(eqx.Module):
@@ -59,9 +60,9 @@ def solve(
     m = r.shape[0]
     if m > MOST_CONSTRAINTS:
         raise InvalidInput(f"CPO solves for at most {MOST_CONSTRAINTS} constraints, not {m}.")
-    # A constraint whose gradient vanishes cannot be acted on; it must not be able to look active.
-    scale = jnp.max(jnp.diagonal(s))
-    usable = jnp.diagonal(s) > 1e-8 * scale
+    # A constraint whose gradient vanishes cannot be acted on; it must not be able to look active. One that is merely
+    # small has small units, or a neighbour with large ones.
+    usable = jnp.diagonal(s) > _VANISHING
     sets = jnp.asarray(list(itertools.product([False, True], repeat=m))) & usable[None]
 
     best = jax.vmap(lambda active: _on_faces(q, r, s, c, radius, active))(sets)

@@ -18,7 +18,7 @@ from apdo.options import OURS, PAPER, option
 class Config:
     """How value functions are shaped and fitted."""
 
-    hidden: tuple[int, ...] = option((64, 32), "hidden layers of each value network", PAPER)
+    hidden: tuple[int, ...] = option((64, 32), "hidden layers of each value network", PAPER, above=0, most=10**5)
     rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
     passes: int = option(5, "passes over the batch in one fit", OURS, above=0)
     minibatches: int = option(25, "gradient steps in one pass", OURS, above=0)

@@ -20,7 +20,7 @@ Policy: TypeAlias = gaussian.Policy | categorical.Policy
 class Config:
     """The shape of a policy network and where its exploration starts."""
 
-    hidden: tuple[int, ...] = option((64, 32), "hidden layers of the policy network, tanh", PAPER)
+    hidden: tuple[int, ...] = option((64, 32), "hidden layers of the policy network, tanh", PAPER, above=0, most=10**5)
     log_std: float = option(0.0, "starting log standard deviation of each action entry", PUBLISHED)
     output_scale: float = option(
         0.01,

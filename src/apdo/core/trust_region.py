@@ -104,7 +104,8 @@ def backtrack(
 ) -> Backtrack:
     """θ + shrink^j·step for the least j < trials that is acceptable; θ itself where none is.
 
-    A candidate whose quantities are NaN is not acceptable, and the next one is shorter.
+    A candidate whose quantities are NaN is not acceptable, and the next one is shorter. A step that is not finite
+    itself has no shorter one: it makes the parameters NaN, rather than pass for a step that was refused.
     """
 
     def searching(carry: tuple[Int[Array, ""], Bool[Array, ""]]) -> Bool[Array, ""]:
@@ -117,4 +118,5 @@ def backtrack(
 
     tried, accepted = jax.lax.while_loop(searching, attempt, (jnp.asarray(0), jnp.asarray(False)))
     chosen = jnp.where(accepted, parameters + shrink ** (tried - 1) * step, parameters)
+    chosen = jnp.where(jnp.all(jnp.isfinite(step)), chosen, jnp.nan)
     return Backtrack(parameters=chosen, accepted=accepted, trials=tried)

@@ -1,73 +1,193 @@
-"""The complete state of a run in one file: named arrays and a manifest, no pickles, written all or nothing."""
+"""The complete state of a run in one file: named arrays and a manifest, no pickles, written all or nothing.
 
+The file is an uncompressed .npz, so that any tool can look into it, whose zip comment is the SHA-256 of everything
+before it. It is read with suspicion: the checksum first, then names, sizes, types and shapes against what the run's
+settings make them, all before any array is made.
+"""
+
+import contextlib
 import hashlib
 import json
 import os
+import re
+import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-from numpy.lib.npyio import NpzFile
 
+from apdo import files
 from apdo.errors import InvalidInput
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)
+"""Format 1 had a checksum for each array in the manifest, and none of the file."""
 _MANIFEST = "manifest"
+_MOST_MANIFEST = 2**24
+_DIGEST = 64
+_NAME = re.compile(r"epoch-(\d{1,12})\.npz")
 _Leaf = jax.Array | np.ndarray | jax.ShapeDtypeStruct
 _savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords could be `allow_pickle`
 
 
 def save(path: Path, state: PyTree, epoch: int) -> None:
-    """Write the state's leaves under their tree paths, with a checksum each, to a temporary name; then rename."""
-    arrays = {name: _to_numpy(leaf) for name, leaf in _named(state)}
+    """Write the state's leaves under their tree paths to a temporary name, with a checksum; then rename."""
+    arrays = {name: to_numpy(leaf) for name, leaf in named(state)}
     manifest = {
         "format": FORMAT,
         "epoch": epoch,
-        "leaves": {name: {"shape": a.shape, "dtype": a.dtype.str, "sha256": _digest(a)} for name, a in arrays.items()},
+        "leaves": {name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()},
     }
     text = np.frombuffer(json.dumps(manifest).encode(), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".partial")
-    with temporary.open("wb") as file:
-        _savez(file, **{_MANIFEST: text}, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise files.storage_failure(path, error) from error
+    with files.replacing(path) as file:
+        _savez(file, **{_MANIFEST: text}, **arrays)
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.comment = b"0" * _DIGEST
+        end = file.seek(-_DIGEST, os.SEEK_END)
+        digest = _digest_of_file(file, end)
+        file.seek(end)
+        file.write(digest)
 
 
 def load(path: Path, like: PyTree) -> PyTree:
     """The state in a file, with the structure, shapes and dtypes of `like` (arrays or their shapes), all checked."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            manifest = json.loads(bytes(file[_MANIFEST]))
-            if manifest["format"] != FORMAT:
-                raise InvalidInput(f"{path} has checkpoint format {manifest['format']}; this version reads {FORMAT}.")
-            leaves = [
-                _from_numpy(_checked(path, file, manifest["leaves"], name, leaf), leaf) for name, leaf in _named(like)
-            ]
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{path} is not a whole checkpoint: {error}.") from None
+        with path.open("rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidInput(f"{path} is not a regular file.")
+            leaves = _read(path, file, like)
+    except InvalidInput:
+        raise
+    # A stranger's file can make the zip and array readers fail in many ways; none of them may end in a traceback.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InvalidInput(f"{path} is not a whole checkpoint: {reason}.") from None
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
+    wanted = {name: _stored_as(leaf) for name, leaf in named(like)}
+    with zipfile.ZipFile(file) as archive:
+        size = file.seek(0, os.SEEK_END)
+        sealed = len(archive.comment) == _DIGEST
+        if sealed and _digest_of_file(file, size - _DIGEST) != archive.comment:
+            raise InvalidInput(f"{path} is damaged: its checksum does not match.")
+        _check_members(path, archive, size)
+        manifest = _manifest(path, archive)
+        if manifest.get("format") not in _READABLE:
+            raise InvalidInput(
+                f"{path} has checkpoint format {manifest.get('format')}; this version reads {_READABLE[-1]} and before."
+            )
+        if manifest["format"] == FORMAT and not sealed:
+            raise InvalidInput(f"{path} is damaged: it has lost its checksum.")
+        if set(archive.namelist()) != {f"{name}.npy" for name in (_MANIFEST, *wanted)}:
+            raise InvalidInput(f"{path} is not a whole checkpoint of this run: it holds other arrays.")
+        # Every header before any array.
+        for name, expected in wanted.items():
+            _check_header(path, archive, name, expected)
+        arrays = {name: _array(archive, name, expected) for name, expected in wanted.items()}
+    if manifest["format"] == 1:
+        for name, array in arrays.items():
+            if hashlib.sha256(array.data).hexdigest() != manifest["leaves"][name]["sha256"]:
+                raise InvalidInput(f"{path} is damaged: the checksum of {name} does not match.")
+    return [_from_numpy(arrays[name], leaf) for name, leaf in named(like)]
+
+
+def _check_members(path: Path, archive: zipfile.ZipFile, size: int) -> None:
+    """What we write is never compressed, so that nothing can unpack to more than the file itself has."""
+    members = archive.infolist()
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+            raise InvalidInput(f"{path} holds a compressed array, {member.filename!r}, as no checkpoint does.")
+        if member.filename.startswith("/") or ".." in member.filename.split("/") or "\\" in member.filename:
+            raise InvalidInput(f"{path} holds an array under the path {member.filename!r}, which is none of ours.")
+    if len({member.filename for member in members}) != len(members):
+        raise InvalidInput(f"{path} holds two arrays of one name.")
+    if sum(member.file_size for member in members) > size:
+        raise InvalidInput(f"{path} says that it holds more bytes than it has.")
+
+
+def _manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    member = archive.getinfo(f"{_MANIFEST}.npy")
+    if member.file_size > _MOST_MANIFEST:
+        raise InvalidInput(f"{path} has a manifest of {member.file_size:,} bytes, more than {_MOST_MANIFEST:,}.")
+    with archive.open(member) as file:
+        shape, dtype = _header(file)
+        if dtype != np.dtype(np.uint8) or len(shape) != 1:
+            raise InvalidInput(f"{path} has a manifest that is no text.")
+        return files.parse(file.read(), f"{path}, its manifest")
+
+
+@runtime_checkable
+class _Readable(Protocol):
+    """A member of an archive; its own class is not what the archive's types promise."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+def _header(file: _Readable) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"array header of version {version}")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+    if by_columns or dtype.hasobject:
+        raise ValueError("an array that is no plain one")
+    return shape, dtype
+
+
+def _check_header(path: Path, archive: zipfile.ZipFile, name: str, expected: jax.ShapeDtypeStruct) -> None:
+    member = archive.getinfo(f"{name}.npy")
+    with archive.open(member) as file:
+        shape, dtype = _header(file)
+        header = file.tell()
+    if shape != expected.shape or dtype != expected.dtype:
+        raise InvalidInput(
+            f"{path} holds {name} as {dtype}{list(shape)}, "
+            f"but this run's settings make it {expected.dtype}{list(expected.shape)}."
+        )
+    if member.file_size - header != expected.size * np.dtype(expected.dtype).itemsize:
+        raise InvalidInput(f"{path} is damaged: {name} has another size than its shape asks for.")
+
+
+def _array(archive: zipfile.ZipFile, name: str, expected: jax.ShapeDtypeStruct) -> np.ndarray:
+    with archive.open(f"{name}.npy") as file:
+        _header(file)
+        return np.frombuffer(file.read(), dtype=expected.dtype).reshape(expected.shape)
+
+
+def found(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints of a run folder with the epochs in their names, newest first."""
+    named = [(path, _NAME.fullmatch(path.name)) for path in (folder / "checkpoints").glob("epoch-*.npz")]
+    return sorted(((int(match[1]), path) for path, match in named if match), reverse=True)
 
 
 def latest(folder: Path) -> Path:
     """The newest checkpoint of a run folder, by the epoch in its name."""
-    found = sorted((folder / "checkpoints").glob("epoch-*.npz"), key=lambda path: int(path.stem.split("-")[1]))
-    if not found:
-        raise InvalidInput(f"{folder} has no checkpoint yet.")
-    return found[-1]
+    if there := found(folder):
+        return there[0][1]
+    raise InvalidInput(f"{folder} has no checkpoint yet.")
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep`."""
+    for _, path in found(folder)[keep:]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def set_aside(path: Path) -> None:
+    """Take a file that cannot be used out of the way, without destroying it."""
+    with contextlib.suppress(OSError):
+        path.replace(path.with_name(path.name + ".unusable"))
 
 
 def path_of(folder: Path, epoch: int) -> Path:
@@ -75,34 +195,42 @@ def path_of(folder: Path, epoch: int) -> Path:
     return folder / "checkpoints" / f"epoch-{epoch:06d}.npz"
 
 
-def _named(tree: PyTree) -> list[tuple[str, Any]]:
+def learner_path(folder: Path, epoch: int) -> Path:
+    """Where the learner of an adjustment after so many epochs is kept while it works."""
+    return folder / "checkpoints" / f"learner-{epoch:06d}.npz"
+
+
+def named(tree: PyTree) -> list[tuple[str, Any]]:
+    """A state's leaves under the names that they have in a file."""
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def _checked(path: Path, file: NpzFile, manifest: dict[str, Any], name: str, like: _Leaf) -> np.ndarray:
-    array = file[name]
-    wanted = jax.eval_shape(jax.random.key_data, like) if _is_key(like) else like
-    if array.shape != wanted.shape or array.dtype != wanted.dtype:
-        raise InvalidInput(
-            f"{path} holds {name} as {array.dtype}{list(array.shape)}, "
-            f"but this run's settings make it {wanted.dtype}{list(wanted.shape)}."
-        )
-    if _digest(array) != manifest[name]["sha256"]:
-        raise InvalidInput(f"{path} is damaged: the checksum of {name} does not match.")
-    return array
 
 
 def _is_key(leaf: _Leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _to_numpy(leaf: jax.Array) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+def _stored_as(leaf: _Leaf) -> jax.ShapeDtypeStruct:
+    if _is_key(leaf):
+        return jax.eval_shape(jax.random.key_data, leaf)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def to_numpy(leaf: jax.Array) -> np.ndarray:
+    """A leaf as a file holds it."""
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
 
 
 def _from_numpy(array: np.ndarray, like: _Leaf) -> jax.Array:
-    return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(like) else jnp.asarray(array)
+    # A copy: the run gives its state away to be overwritten, which the file's own memory must not be.
+    own = jnp.array(array, copy=True)
+    return jax.random.wrap_key_data(own) if _is_key(like) else own
 
 
-def _digest(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+def _digest_of_file(file: BinaryIO, end: int) -> bytes:
+    """The SHA-256, in hexadecimal, of the first `end` bytes."""
+    digest, left = hashlib.sha256(), end
+    file.seek(0)
+    while left > 0 and (part := file.read(min(left, 2**20))):
+        digest.update(part)
+        left -= len(part)
+    return digest.hexdigest().encode()

@@ -1,49 +1,130 @@
-"""The files of a run folder: `run.json`, which describes the run, and `metrics.jsonl`, one line per epoch and seed."""
+"""The files of a run folder: `run.json`, which describes the run, and `metrics.jsonl`, one line per epoch and seed.
 
-import json
+`metrics.jsonl` only grows, except when a run is resumed: then what its checkpoint does not cover is cut off and comes
+again. `lock` is held by the process that writes, and by no one else.
+"""
+
+import contextlib
+import fcntl
+import os
 import platform
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from apdo.errors import InvalidInput
+from apdo import files
+from apdo.errors import InvalidInput, StorageFailure
 
-FORMAT = 1
+FORMAT = 2
 _PACKAGES = ("apdo", "jax", "jaxlib", "equinox", "optax", "numpy")
+_OURS = ("lock", "run.json.partial")
+"""What a run that was killed at its very start leaves behind."""
+
+
+def lock(folder: Path) -> BinaryIO:
+    """The folder's lock, held until it is closed or the process ends, however it ends."""
+    try:
+        held = (folder / "lock").open("ab")
+    except OSError as error:
+        raise InvalidInput(f"the run folder {folder} cannot be written to: {error.strerror}.") from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        raise InvalidInput(f"another process is at work in {folder}; wait for it, or stop it first.") from None
+    except OSError:
+        pass  # a file system without locks: better an unguarded run than none
+    return held
+
+
+def is_blank(folder: Path) -> bool:
+    """Whether a folder holds nothing, or no more than a run that was killed at its very start leaves."""
+    return folder.is_dir() and all(path.name in _OURS for path in folder.iterdir())
 
 
 class Records:
     """Writes a run's files as it goes; nothing is ever read back from here."""
 
     def __init__(self, folder: Path, description: dict[str, Any]) -> None:
-        if folder.exists():
+        """Begin a new run folder."""
+        if folder.exists() and not is_blank(folder):
             raise InvalidInput(f"the run folder {folder} exists already; choose another with --out or remove it.")
-        folder.mkdir(parents=True)
-        self.folder = folder
-        self._description = {"format": FORMAT, **description, "status": "running"}
-        self._write_description()
-        self._metrics: TextIO = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidInput(f"the run folder {folder} cannot be made: {reason}.") from None
+        self._begin(folder, lock(folder), {"format": FORMAT, **description}, 0)
+
+    @classmethod
+    def resume(cls, folder: Path, held: BinaryIO, description: dict[str, Any], end: int) -> "Records":
+        """Go on with a run folder whose lock is held, after the first `end` bytes of its metrics."""
+        self = cls.__new__(cls)
+        self._begin(folder, held, description, end)
+        return self
+
+    def _begin(self, folder: Path, held: BinaryIO, description: dict[str, Any], end: int) -> None:
+        self.folder, self._lock = folder, held
+        self._description = {**description, "status": "running"}
+        self._metrics: BinaryIO | None = None
+        try:
+            self._write_description()
+            # Unbuffered: what cannot be written must not be tried again when the file is closed.
+            self._metrics = (folder / "metrics.jsonl").open("ab", buffering=0)
+            self._metrics.truncate(end)
+        except OSError as error:
+            self.release()
+            if isinstance(error, StorageFailure):
+                raise
+            raise files.storage_failure(folder / "metrics.jsonl", error) from error
+
+    @property
+    def seconds(self) -> float:
+        """How long the run had taken when it was last stopped."""
+        return float(self._description.get("seconds") or 0.0)
 
     def append(self, rows: list[dict[str, Any]]) -> None:
-        """Add lines to `metrics.jsonl`, and hand them to the system at once."""
-        self._metrics.writelines(json.dumps(row) + "\n" for row in rows)
-        self._metrics.flush()
+        """Add sealed lines to `metrics.jsonl`, all or none, and hand them to the system at once."""
+        assert self._metrics is not None
+        data = "".join(files.seal_line(row) for row in rows).encode()
+        end = os.fstat(self._metrics.fileno()).st_size
+        try:
+            while data:
+                data = data[self._metrics.write(data) or 0 :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._metrics.truncate(end)
+            raise files.storage_failure(self.folder / "metrics.jsonl", error) from error
+
+    def sync(self) -> None:
+        """Wait until the lines are on the disk: a checkpoint must never be ahead of them."""
+        assert self._metrics is not None
+        try:
+            os.fsync(self._metrics.fileno())
+        except OSError as error:
+            raise files.storage_failure(self.folder / "metrics.jsonl", error) from error
 
     def close(self, status: str, **facts: object) -> None:
         """Note how the run ended."""
-        self._metrics.close()
-        self._description |= {"status": status, **facts}
-        self._write_description()
+        try:
+            self._description |= {"status": status, **facts}
+            self._write_description()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the files, and of the lock last."""
+        if self._metrics is not None:
+            self._metrics.close()
+        self._lock.close()
 
     def _write_description(self) -> None:
-        path = self.folder / "run.json"
-        temporary = path.with_name("run.json.partial")
-        temporary.write_text(json.dumps(self._description, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with files.replacing(self.folder / "run.json") as file:
+            file.write(files.seal_page(self._description).encode())
 
 
 def rows(

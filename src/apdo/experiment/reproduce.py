@@ -2,8 +2,8 @@
 
 A study is a list of arms; an arm is an algorithm with its options, and may serve several studies. Each arm runs its
 seeds in one program, in a block: `OUT/runs/ARM/seeds-000-009/` is an ordinary run folder. A finished block is never run
-again, one that is not finished is made anew, and more seeds mean one more block. `OUT/study.json` says what the folder
-holds, so that results of two configurations never meet in one table.
+again, one that was interrupted goes on from its checkpoint, and more seeds mean one more block. `OUT/study.json` says
+what the folder holds, so that results of two configurations never meet in one table.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import jax
 
 from apdo.errors import InvalidInput, NumericalFailure, unknown
 from apdo.experiment import runner, settings
+from apdo.experiment.difference import differences
 from apdo.experiment.settings import Experiment
 from apdo.report import claims, comparison, page, plot, runs
 from apdo.report.comparison import OptimalMultiplier, Target
@@ -28,7 +29,7 @@ from apdo.report.runs import Run
 
 Option = float | int | str
 Train = Callable[[Experiment, Path], object]
-"""Runs an experiment into a new run folder."""
+"""Runs an experiment into a run folder, or goes on with the one that is there."""
 Say = Callable[[str], None]
 """Tells the user something."""
 
@@ -38,6 +39,9 @@ TARGET = Target()
 _BLOCK = re.compile(r"seeds-(\d+)-(\d+)")
 _OURS = ("lock", "study.json.partial")
 """What a batch that was killed at its very start leaves behind."""
+_KILLED, _STOPPED, _INCOMPLETE = "not finished", "interrupted", "its metrics are not complete"
+_GOING_ON = (_KILLED, _STOPPED, _INCOMPLETE)
+"""What a block may lack and still go on from its checkpoint."""
 _MANY = 7
 """Arms that can be told apart by colour alone."""
 
@@ -227,7 +231,7 @@ def reproduce(wanted: Plan, command: str) -> None:
         raise NumericalFailure(f"not everything could be run: {'; '.join(failures)}")
 
 
-def fill(wanted: Plan, train: Train = runner.run, say: Say = print) -> list[str]:
+def fill(wanted: Plan, train: Train = runner.train, say: Say = print) -> list[str]:
     """Run what is missing; one block that fails does not stop the others, and is told of in the list returned."""
     with _alone(wanted):
         missing = [block for arm in wanted.arms for block in missing_blocks(wanted, arm, say)]
@@ -252,7 +256,7 @@ def distinct(chosen: Sequence[Study]) -> list[Arm]:
 
 
 def experiment_of(arm: Arm, scale: Scale, first: int, count: int) -> Experiment:
-    """The run of an arm on consecutive seeds. Checkpoints are kept of the end only."""
+    """The run of an arm on consecutive seeds. Only its newest checkpoint is kept."""
     epochs = int(arm.options["epochs"])
     changes = {
         **scale.options.get(arm.algorithm, {}),
@@ -260,22 +264,30 @@ def experiment_of(arm: Arm, scale: Scale, first: int, count: int) -> Experiment:
         "seed": first,
         "seeds": count,
         "checkpoint_every": epochs,
+        "keep": 1,
     }
     found = settings.specify(arm.algorithm, ENVIRONMENT, changes, "paper")
     return dataclasses.replace(found, note=scale.note)
 
 
 def missing_blocks(wanted: Plan, arm: Arm, say: Say = print) -> list[Block]:
-    """The blocks that an arm still needs beside the finished ones; those that are not finished are removed."""
+    """The blocks that an arm still needs beside the finished ones: those begun, which go on, and new ones.
+
+    What is neither finished nor fit to go on is removed.
+    """
     have: set[int] = set()
+    blocks = []
     for folder in _block_folders(wanted.out, arm):
         reason = _unfinished(folder, arm, wanted.scale)
-        if reason:
+        seeds = _seeds_of(folder)
+        if reason in _GOING_ON:
+            say(f"{folder}: {reason}; it goes on where it was.")
+            blocks.append(Block(arm, experiment_of(arm, wanted.scale, seeds.start, len(seeds)), folder))
+        elif reason:
             say(f"{folder}: {reason}; it is removed and run again.")
             shutil.rmtree(folder)
-        else:
-            have |= set(_seeds_of(folder))
-    blocks = []
+            continue
+        have |= set(seeds)
     for first, size in _gaps([seed for seed in range(wanted.seeds) if seed not in have]):
         folder = wanted.out / "runs" / arm.name / f"seeds-{first:03d}-{first + size - 1:03d}"
         blocks.append(Block(arm, experiment_of(arm, wanted.scale, first, size), folder))
@@ -309,24 +321,26 @@ def _ended(folder: Path) -> bool:
 
 
 def _unfinished(folder: Path, arm: Arm, scale: Scale) -> str:
-    """Why a block has to be run again, or nothing; a finished one of another configuration is an error."""
+    """What a block lacks, or nothing; one of another configuration is an error if it is finished."""
     try:
         description = runs.read_description(folder)
     except InvalidInput:
         return "half-written"
     status = description.get("status", "unknown")
-    if status != "finished":
-        return "half-written" if status == "running" else str(status)
     seeds = _seeds_of(folder)
-    wanted = experiment_of(arm, scale, seeds.start, len(seeds)).describe()
-    differences = _differences(description.get("config"), wanted)
-    if differences:
-        raise InvalidInput(f"{folder} is from another configuration: {differences}; choose another folder with --out.")
+    wanted = experiment_of(arm, scale, seeds.start, len(seeds)).essence()
+    found = differences(_essential(description.get("config")), wanted)
+    if status != "finished":
+        if found:
+            return "of another configuration"
+        return {"running": _KILLED, "interrupted": _STOPPED}.get(status, str(status))
+    if found:
+        raise InvalidInput(f"{folder} is from another configuration: {found}; choose another folder with --out.")
     try:
         whole = len(runs.read(folder).epochs) == arm.options["epochs"]
     except InvalidInput:
         whole = False
-    return "" if whole else "its metrics are not complete"
+    return "" if whole else _INCOMPLETE
 
 
 def _gaps(seeds: Sequence[int]) -> list[tuple[int, int]]:
@@ -369,13 +383,11 @@ def _record(file: Path, wanted: Plan) -> None:
     known = _known(file) if file.exists() else {}
     before = known.get("arms", {})
     common = [name for name in arms_now if name in before]
-    differences = _differences(known.get("scale", scale.name), scale.name, "scale") or _differences(
-        {name: before[name] for name in common}, {name: arms_now[name] for name in common}
+    found = differences(known.get("scale", scale.name), scale.name, "scale") or differences(
+        {name: _essential(before[name]) for name in common}, {name: _essential(arms_now[name]) for name in common}
     )
-    if differences:
-        raise InvalidInput(
-            f"{file.parent} is from another configuration: {differences}; choose another folder with --out."
-        )
+    if found:
+        raise InvalidInput(f"{file.parent} is from another configuration: {found}; choose another folder with --out.")
     study = {"format": FORMAT, "scale": scale.name, "arms": before | arms_now}
     temporary = file.with_name("study.json.partial")
     temporary.write_text(json.dumps(study, indent=2) + "\n", encoding="utf-8")
@@ -402,26 +414,12 @@ def _shared(experiment: Experiment) -> dict[str, Any]:
     return described
 
 
-def _differences(there: object, here: object, what: str = "", most: int = 4) -> str:
-    """What two nested dictionaries, or two values, do not have in common, in words; empty if nothing."""
-    old, new = _flat(there, what), _flat(here, what)
-    found = [
-        f"{name} is {old.get(name, 'absent')} there and {new.get(name, 'absent')} here"
-        for name in sorted(old.keys() | new.keys(), key=lambda name: (name.count("."), name))
-        if old.get(name) != new.get(name)
-    ]
-    rest = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + rest
-
-
-def _flat(nested: object, above: str) -> dict[str, object]:
-    """The leaves of nested dictionaries by their dotted names, as JSON gives them back."""
-    if not isinstance(nested, dict):
-        return {above: json.loads(json.dumps(nested))}
-    flat: dict[str, object] = {}
-    for name, inner in nested.items():
-        flat |= _flat(inner, f"{above}.{name}" if above else str(name))
-    return flat
+def _essential(described: object) -> object:
+    """A configuration from a file as this version would describe it, without what no result depends on."""
+    try:
+        return Experiment.restore(described).essence() if isinstance(described, dict) else described
+    except InvalidInput:
+        return described
 
 
 # Running.

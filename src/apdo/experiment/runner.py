@@ -1,8 +1,16 @@
-"""Runs an experiment: compiled chunks of epochs, records, checkpoints, progress."""
+"""Runs an experiment: compiled chunks of epochs, records, checkpoints, progress; from its start or from where it was.
 
+A run is a function of its description, whatever interrupts it. Every epoch's draws come from its number, a checkpoint
+holds the whole state, and chunks of any length give the same bits: what is computed again comes out the same.
+"""
+
+import contextlib
 import dataclasses
 import datetime
+import shlex
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,17 +19,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from apdo import algorithms, loop
+from apdo import algorithms, loop, options
 from apdo.algorithms.contract import Algorithm
-from apdo.errors import NumericalFailure
-from apdo.experiment import checkpoint, records
+from apdo.errors import Interrupted, InvalidInput, NumericalFailure, StorageFailure
+from apdo.experiment import checkpoint, memory, records, standing
 from apdo.experiment.compilation import keep_compiled_programs
+from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
-from apdo.experiment.settings import Experiment
+from apdo.experiment.settings import BOOKKEEPING, Experiment
+from apdo.experiment.standing import Standing
+from apdo.experiment.stopping import Stop
 from apdo.policy import Policy
+from apdo.report import runs
 
 REPORT_EVERY = 0.5
 """Seconds of work between two looks at the progress."""
+SAVE_EVERY = 30.0
+"""Seconds of work between two checkpoints, if saving takes less than a `SAVE_SHARE` of it."""
+SAVE_SHARE = 0.02
+_PIECE = 100
+"""Iterations of an adjustment that cannot be divided: the off-policy learner draws so many minibatches at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,24 +75,124 @@ def training_of(experiment: Experiment) -> loop.Training:
 def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False) -> Result:
     """Train from the first epoch to the last, in a new run folder."""
     training = training_of(experiment)
-    seeds = [experiment.settings.seed + i for i in range(experiment.settings.seeds)]
+    seeds = _seeds(experiment)
+    memory.check(training, seeds)
     folder = folder or _default_folder(experiment)
     record = records.Records(folder, describe(experiment, training, seeds))
+    return _train(experiment, training, seeds, record, Standing(None, [], 0, discarded=False), quiet)
+
+
+def resume(
+    folder: Path, quiet: bool = False, epochs: int | None = None, bookkeeping: Mapping[str, Any] | None = None
+) -> Result:
+    """Go on with an interrupted run; the result is that of the run that was never interrupted.
+
+    A finished run whose files are whole is only read. `epochs` makes a run longer than it was meant to be, and
+    `bookkeeping` changes settings that no result depends on.
+    """
+    runs.read_description(folder)
+    standing.check_own(folder)
+    with contextlib.ExitStack() as holding:
+        held = holding.enter_context(records.lock(folder))
+        description = runs.read_description(folder)
+        experiment = Experiment.restore(description["config"])
+        if epochs is not None and epochs < experiment.settings.epochs:
+            raise InvalidInput(f"the run has {experiment.settings.epochs} epochs, and cannot be shortened to {epochs}.")
+        experiment = _change(experiment, dict(bookkeeping or {}) | ({} if epochs is None else {"epochs": epochs}))
+        training, seeds = training_of(experiment), _seeds(experiment)
+        fresh = describe(experiment, training, seeds)
+        if any(description.get(name) != fresh[name] for name in ("algorithm", "environment", "seeds", "batch")):
+            raise InvalidInput(f"{folder / 'run.json'} contradicts itself: its configuration makes another run.")
+        say = _sayer(quiet)
+        for name in ("versions", "device"):
+            if changed := differences(description.get(name), fresh[name], name):
+                say(f"{changed}: the run goes on, but its bits may differ from those of a run without interruption.")
+        memory.check(training, seeds)
+        stands = standing.find(folder, description, training, say)
+        if description.get("status") == "finished" and stands.epoch == experiment.settings.epochs:
+            if not stands.discarded:
+                say(f"{folder} is finished already, and whole.")
+                return result_of(folder, training, seeds, history_of(stands), started(training, seeds, stands))
+        else:
+            say(f"going on after {stands.epoch} of {experiment.settings.epochs} epochs")
+        note = {"epoch": stands.epoch, "at": fresh["started"], "versions": fresh["versions"], "device": fresh["device"]}
+        earlier = description["resumed"] if isinstance(description.get("resumed"), list) else []
+        description |= {"config": fresh["config"], "epochs": fresh["epochs"], "resumed": [*earlier, note]}
+        record = records.Records.resume(folder, held, description, stands.end)
+        holding.pop_all()
+    return _train(experiment, training, seeds, record, stands, quiet)
+
+
+def train(experiment: Experiment, folder: Path, quiet: bool = False) -> Result:
+    """Go on with the experiment in this folder, or begin it if the folder has none yet."""
+    if not folder.exists() or records.is_blank(folder):
+        return run(experiment, folder, quiet)
+    there = Experiment.restore(runs.read_description(folder)["config"])
+    if differ := differences(there.essence(), experiment.essence()):
+        raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
+    return resume(folder, quiet, bookkeeping={name: getattr(experiment.settings, name) for name in BOOKKEEPING})
+
+
+def _change(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
+    changed = dataclasses.replace(experiment, settings=options.override(experiment.settings, changes))
+    changed.check()
+    return changed
+
+
+def _seeds(experiment: Experiment) -> list[int]:
+    return [experiment.settings.seed + i for i in range(experiment.settings.seeds)]
+
+
+def _sayer(quiet: bool) -> standing.Say:
+    """Messages about a run go where errors go: they are not part of its results."""
+    return lambda text: None if quiet else print(f"apdo: {text}", file=sys.stderr)
+
+
+def _train(
+    experiment: Experiment,
+    training: loop.Training,
+    seeds: list[int],
+    record: records.Records,
+    stands: Standing,
+    quiet: bool,
+) -> Result:
+    """Train from where the run stands to its end, and note how it ended."""
     keep_compiled_programs()
     began = time.perf_counter()
+
+    def taken() -> float:
+        return round(record.seconds + time.perf_counter() - began, 3)
+
     title = f"{experiment.algorithm} on {experiment.environment}"
-    with Progress(title, experiment.settings.epochs, training.problem.limits, quiet=quiet) as progress:
-        runner = _Runner(experiment, training, seeds, record, progress)
-        try:
-            result = runner.train()
-        except NumericalFailure:
-            record.close("failed", finished=_now())
-            raise
-        except KeyboardInterrupt:
-            record.close("interrupted", finished=_now())
-            raise
-    record.close("finished", finished=_now(), seconds=round(time.perf_counter() - began, 3))
+    try:
+        with (
+            Progress(title, experiment.settings.epochs, training.problem.limits, quiet=quiet) as progress,
+            Stop(progress.message) as stop,
+        ):
+            result = _Runner(experiment, training, seeds, record, progress, stop, stands).train()
+        record.close("finished", finished=_now(), seconds=taken())
+    except NumericalFailure:
+        record.close("failed", finished=_now(), seconds=taken())
+        raise
+    except KeyboardInterrupt:
+        record.close("interrupted", finished=_now(), seconds=taken())
+        raise
+    except StorageFailure as error:
+        with contextlib.suppress(StorageFailure):
+            record.close("interrupted", finished=_now(), seconds=taken())
+        raise StorageFailure(f"{error} {_how_to_go_on(record.folder)}") from error
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        record.close("failed", finished=_now(), seconds=taken())
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            raise InvalidInput("this run does not fit into memory; try a smaller --batch or fewer --seeds.") from None
+        raise
+    finally:
+        record.release()
     return result
+
+
+def _how_to_go_on(folder: Path) -> str:
+    return f"Go on with: apdo resume {shlex.quote(str(folder))}"
 
 
 def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) -> dict[str, Any]:
@@ -104,8 +221,49 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
     }
 
 
+class _History:
+    """The metrics of all epochs so far, by name, [E, S, ...]; it grows by doubling, so that long runs stay small."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+        self._epochs = 0
+
+    def add(self, metrics: dict[str, np.ndarray]) -> None:
+        """The next epochs."""
+        count = len(next(iter(metrics.values())))
+        if self._arrays and {n: a.shape[1:] for n, a in self._arrays.items()} != {
+            n: a.shape[1:] for n, a in metrics.items()
+        }:
+            raise InvalidInput("the metrics of the epochs before are not those that this version of the run makes.")
+        for name, new in metrics.items():
+            room = self._arrays.get(name)
+            if room is None:
+                room = np.empty((max(64, count), *new.shape[1:]), new.dtype)
+            if self._epochs + count > len(room):
+                room = np.concatenate(
+                    [room[: self._epochs], np.empty_like(room, shape=(len(room) + count, *new.shape[1:]))]
+                )
+            room[self._epochs : self._epochs + count] = new
+            self._arrays[name] = room
+        self._epochs += count
+
+    def restore(self, rows: list[list[dict[str, Any]]], skip: set[str]) -> None:
+        """The epochs of an earlier part of the run, from its records; JSON gives single precision back exactly."""
+        if rows:
+            names = [name for name in rows[0][0] if name not in skip]
+            self.add({name: _single(np.asarray([[row[name] for row in epoch] for epoch in rows])) for name in names})
+
+    def by_seed(self) -> dict[str, np.ndarray]:
+        """[S, E, ...]."""
+        return {name: np.swapaxes(room[: self._epochs], 0, 1).copy() for name, room in self._arrays.items()}
+
+
+def _single(values: np.ndarray) -> np.ndarray:
+    return values.astype({"f": np.float32, "i": np.int32}.get(values.dtype.kind, values.dtype))
+
+
 class _Runner:
-    """One run from its first epoch to its last."""
+    """One run from where it stands to its last epoch."""
 
     def __init__(
         self,
@@ -114,64 +272,109 @@ class _Runner:
         seeds: list[int],
         record: records.Records,
         progress: Progress,
+        stop: Stop,
+        stands: Standing,
     ) -> None:
         self.experiment, self.training, self.seeds = experiment, training, seeds
-        self.record, self.progress = record, progress
+        self.record, self.progress, self.stop, self.stands = record, progress, stop, stands
         self.advance = loop.make_advance(training)
         self.adjuster = loop.Adjuster(training)
-        self.history: list[dict[str, np.ndarray]] = []
+        self.history = history_of(stands)
         self.epoch_seconds = 0.0
         """What the latest epochs took, each."""
+        self.saved_at = time.perf_counter()
+        self.save_seconds = 0.0
+        """When the last checkpoint was written, and how long that took."""
+        self.compiling = True
+        """Whether no call has returned yet: the first one compiles, and says nothing about the speed of the rest."""
 
     def train(self) -> Result:
         settings = self.experiment.settings
-        state = loop.start(self.training, self.seeds)
-        self.progress.message("compiling, or loading what an earlier run compiled")
-        epoch = 0
+        epoch, state = self.stands.epoch, started(self.training, self.seeds, self.stands)
+        if epoch < settings.epochs:
+            self.progress.message("compiling, or loading what an earlier run compiled")
         while epoch < settings.epochs:
             began = time.perf_counter()
             chunk = jax.block_until_ready(self.advance(state, jnp.asarray(self._count(epoch), dtype=jnp.int32)))
             state, done = chunk.state, int(chunk.done)
             elapsed = time.perf_counter() - began
             metrics = {name: np.asarray(value)[:done] for name, value in chunk.metrics.items()}
-            rows = [{name: value[i] for name, value in metrics.items()} for i in range(done)]
             epoch += done
-            if rows and self.adjuster.due(epoch - 1):
+            adjusted = None
+            if done and self.adjuster.due(epoch - 1):
                 state, adjusted = self._adjust(state)
-                rows[-1]["adjusted_multiplier"] = adjusted
-            self._note(epoch - done, rows, elapsed)
+            if done:
+                self._note(epoch - done, metrics, adjusted, elapsed)
             self._stop_on_failure(chunk, state)
-            if epoch % settings.checkpoint_every == 0 or epoch == settings.epochs:
-                checkpoint.save(checkpoint.path_of(self.record.folder, epoch), state, epoch)
-        return self._result(state)
+            if self._save_due(epoch) or adjusted is not None:
+                self._save(state, epoch)
+            if self.stop.asked and epoch < settings.epochs:
+                self._interrupt(state, epoch)
+        return result_of(self.record.folder, self.training, self.seeds, self.history, state)
 
     def _count(self, epoch: int) -> int:
-        """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, none past a place to stop at."""
+        """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, none past a place to stop at.
+
+        An epoch that an adjustment follows is run alone, from a checkpoint: the adjustment takes long, and a run that
+        is stopped in it repeats that epoch and goes on with the learner it had.
+        """
         settings = self.experiment.settings
         stop = min(settings.epochs, (epoch // settings.checkpoint_every + 1) * settings.checkpoint_every)
         due = next((k for k in range(epoch, stop) if self.adjuster.due(k)), stop)
+        if due == epoch:
+            return 1
         fitting = int(REPORT_EVERY / self.epoch_seconds) if self.epoch_seconds else 1
-        return max(1, min(fitting, loop.CHUNK, stop - epoch, due + 1 - epoch))
+        return max(1, min(fitting, loop.CHUNK, stop - epoch, due - epoch))
 
-    def _note(self, epoch: int, rows: list[dict[str, np.ndarray]], elapsed: float) -> None:
-        if not rows:
-            return
-        # The first call compiles, and says nothing about the speed of the rest.
-        first = not self.history
-        each = elapsed / len(rows)
-        self.epoch_seconds = 0.0 if first else each
+    def _save_due(self, epoch: int) -> bool:
+        settings = self.experiment.settings
+        planned = epoch % settings.checkpoint_every == 0 or epoch == settings.epochs or self.adjuster.due(epoch)
+        return planned or self._time_to_save()
+
+    def _time_to_save(self) -> bool:
+        return time.perf_counter() - self.saved_at > max(SAVE_EVERY, self.save_seconds / SAVE_SHARE)
+
+    def _save(self, state: loop.State, epoch: int) -> None:
+        """A checkpoint, never ahead of the metrics on the disk; then the oldest and the adjustment's learner go."""
+        began = time.perf_counter()
+        folder = self.record.folder
+        self.record.sync()
+        checkpoint.save(checkpoint.path_of(folder, epoch), state, epoch)
+        checkpoint.prune(folder, self.experiment.settings.keep)
+        checkpoint.learner_path(folder, epoch).unlink(missing_ok=True)
+        self.saved_at = time.perf_counter()
+        self.save_seconds = self.saved_at - began
+
+    def _interrupt(self, state: loop.State, epoch: int) -> None:
+        path = checkpoint.path_of(self.record.folder, epoch)
+        if not path.exists():
+            self._save(state, epoch)
+        raise Interrupted(
+            f"stopped after {epoch} of {self.experiment.settings.epochs} epochs, all saved. "
+            + _how_to_go_on(self.record.folder)
+        )
+
+    def _note(self, epoch: int, metrics: dict[str, np.ndarray], adjusted: np.ndarray | None, elapsed: float) -> None:
+        done = len(next(iter(metrics.values())))
+        each, first = elapsed / done, self.compiling
+        self.epoch_seconds, self.compiling = 0.0 if first else each, False
+        if first:
+            self.saved_at = time.perf_counter()
         batch = self.training.problem.batch
-        for k, row in enumerate(rows, start=epoch):
-            self.record.append(records.rows(row, k, self.seeds, (k + 1) * batch, each))
-        self.history += rows
-        done = epoch + len(rows)
-        left = None if first else (self.experiment.settings.epochs - done) * each
-        means = {name: np.mean(value, axis=0).tolist() for name, value in rows[-1].items()}
-        self.progress.epoch(done, means, len(self.seeds) * batch / each, left)
+        for i in range(done):
+            row = {name: value[i] for name, value in metrics.items()}
+            if adjusted is not None and i == done - 1:
+                row["adjusted_multiplier"] = adjusted
+            self.record.append(records.rows(row, epoch + i, self.seeds, (epoch + i + 1) * batch, each))
+        self.history.add(metrics)
+        left = None if first else (self.experiment.settings.epochs - epoch - done) * each
+        means = {name: np.mean(value[-1], axis=0).tolist() for name, value in metrics.items()}
+        self.progress.epoch(epoch + done, means, len(self.seeds) * batch / each, left)
 
     def _adjust(self, state: loop.State) -> tuple[loop.State, np.ndarray]:
-        """The algorithm's adjustment, in pieces of about `REPORT_EVERY` seconds."""
-        learner, total, done, size = self.adjuster.begin(state), self.adjuster.total, 0, 100
+        """The algorithm's adjustment, in pieces of about `REPORT_EVERY` seconds; its learner is saved as it goes."""
+        total, size = self.adjuster.total, _PIECE
+        learner, done = self._learner(state)
         while done < total:
             size = min(size, total - done)
             began = time.perf_counter()
@@ -183,10 +386,38 @@ class _Runner:
                 self._fail(state, "off-policy multiplier", np.asarray(~np.isfinite(multiplier).all(axis=-1)))
             shown = ", ".join(f"{value:.3g}" for value in multiplier.mean(axis=0))
             self.progress.phase("training the multiplier off-policy", done, total, f"mean so far {shown}")
-            size = max(100, int(size * min(4.0, REPORT_EVERY / elapsed)) // 100 * 100)
+            size = max(_PIECE, int(size * min(4.0, REPORT_EVERY / elapsed)) // _PIECE * _PIECE)
+            if done < total and (self.stop.asked or self._time_to_save()):
+                self._save_learner(state, learner, done)
         self.progress.end_phase()
         state, adjusted = self.adjuster.finish(state, learner)
         return state, np.asarray(adjusted)
+
+    def _learner(self, state: loop.State) -> tuple[PyTree, int]:
+        """The learner of an adjustment that was interrupted, with its iterations; or a fresh one."""
+        path = checkpoint.learner_path(self.record.folder, int(state.epoch))
+        if path.exists():
+            like = {"done": jnp.asarray(0), "learner": jax.eval_shape(self.adjuster.begin, state)}
+            try:
+                saved = checkpoint.load(path, like)
+                done = int(saved["done"])
+                if 0 < done < self.adjuster.total and done % _PIECE == 0:
+                    return saved["learner"], done
+            except InvalidInput as error:
+                self.progress.message(f"{error} The adjustment begins again.")
+                checkpoint.set_aside(path)
+        return self.adjuster.begin(state), 0
+
+    def _save_learner(self, state: loop.State, learner: PyTree, done: int) -> None:
+        epoch = int(state.epoch)
+        path = checkpoint.learner_path(self.record.folder, epoch)
+        checkpoint.save(path, {"done": jnp.asarray(done), "learner": learner}, epoch)
+        self.saved_at, self.save_seconds = time.perf_counter(), 0.0
+        if self.stop.asked:
+            raise Interrupted(
+                f"stopped in the adjustment after {epoch} epochs, at {done:,} of {self.adjuster.total:,} iterations, "
+                f"all saved. {_how_to_go_on(self.record.folder)}"
+            )
 
     def _stop_on_failure(self, chunk: loop.Chunk, state: loop.State) -> None:
         if failures := chunk.failures():
@@ -202,11 +433,23 @@ class _Runner:
             f"the state before that epoch is saved in {path}."
         )
 
-    def _result(self, state: loop.State) -> Result:
-        names = self.history[0].keys()
-        metrics = {name: np.stack([row[name] for row in self.history], axis=1) for name in names}
-        policies = policies_of(self.training, state.algorithm)
-        return Result(path=self.record.folder, seeds=self.seeds, policies=policies, metrics=metrics)
+
+def history_of(stands: Standing) -> _History:
+    """The metrics that a run has so far."""
+    history = _History()
+    history.restore(stands.rows, skip={"epoch", "seed", "samples", "seconds", "adjusted_multiplier"})
+    return history
+
+
+def started(training: loop.Training, seeds: list[int], stands: Standing) -> loop.State:
+    """The state that a run goes on from."""
+    return loop.start(training, seeds) if stands.state is None else stands.state
+
+
+def result_of(folder: Path, training: loop.Training, seeds: list[int], history: _History, state: loop.State) -> Result:
+    """A run's results, from its metrics and its last state."""
+    policies = policies_of(training, state.algorithm)
+    return Result(path=folder, seeds=seeds, policies=policies, metrics=history.by_seed())
 
 
 def policies_of(training: loop.Training, algorithm_state: PyTree) -> list[Policy]:

@@ -12,6 +12,8 @@ from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
 TASK = "the environment"
+BOOKKEEPING = ("checkpoint_every", "keep")
+"""Settings that no result depends on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Settings:
 
     epochs: int = option(150, "epochs to train", PAPER, above=0)
     batch: int = option(50_000, "environment steps of one epoch, rounded up to whole episodes", PAPER, above=0)
-    seeds: int = option(1, "independent repetitions, run side by side in one program", OURS, above=0)
+    seeds: int = option(1, "independent repetitions, run side by side in one program", OURS, above=0, most=10_000)
     seed: int = option(0, "the first seed; the others follow it", OURS, within=(0, 2**31))
     limits: tuple[float, ...] = option((), "one limit for each cost, with commas; empty: the task's own", TASK)
     constrain: str = option(
@@ -33,7 +35,13 @@ class Settings:
     environments: int = option(
         0, "environments side by side; 0: one for each episode of a batch", OURS, within=(0, 10**7)
     )
-    checkpoint_every: int = option(50, "epochs between checkpoints; the last epoch always has one", OURS, above=0)
+    checkpoint_every: int = option(
+        50,
+        "epochs between checkpoints; there is one at the end too, around an adjustment, and about every half minute",
+        OURS,
+        above=0,
+    )
+    keep: int = option(3, "checkpoints kept, the newest ones", OURS, within=(1, 10**9))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,18 +66,41 @@ class Experiment:
             "environment_config": options.flatten(self.environment_config),
         }
 
+    def essence(self) -> dict[str, Any]:
+        """The description without the settings that no result depends on: two runs alike in it give the same."""
+        described = self.describe()
+        for name in BOOKKEEPING:
+            described["settings"].pop(name)
+        return described
+
     @staticmethod
     def restore(description: Mapping[str, Any]) -> "Experiment":
-        """The experiment that `describe` described."""
-        module, task = algorithms.find(description["algorithm"]), envs.find(description["environment"])
-        return Experiment(
-            algorithm=description["algorithm"],
-            environment=description["environment"],
-            settings=options.override(Settings(), description["settings"]),
-            algorithm_config=options.override(module.Config(), description["algorithm_config"]),
-            environment_config=options.override(task(), description["environment_config"]),
-            note=description["note"],
+        """The experiment that `describe` described; nothing of the description is believed unchecked."""
+        names = [description.get(name) for name in ("algorithm", "environment", "note")]
+        parts = [description.get(name) for name in ("settings", "algorithm_config", "environment_config")]
+        if not all(isinstance(name, str) for name in names) or not all(isinstance(part, dict) for part in parts):
+            raise InvalidInput("the run's configuration is not one that apdo wrote.")
+        algorithm, environment, note = (str(name) for name in names)
+        settings, algorithm_config, environment_config = (part or {} for part in parts)
+        experiment = Experiment(
+            algorithm=algorithm,
+            environment=environment,
+            settings=options.override(Settings(), settings),
+            algorithm_config=options.override(algorithms.find(algorithm).Config(), algorithm_config),
+            environment_config=options.override(envs.find(environment)(), environment_config),
+            note=note,
         )
+        experiment.check()
+        return experiment
+
+    def check(self) -> None:
+        """Raise InvalidInput if the parts do not fit together."""
+        self.problem()
+        k_adj, epochs = getattr(self.algorithm_config, "k_adj", 0), self.settings.epochs
+        if k_adj >= epochs:
+            raise InvalidInput(
+                f"k_adj must come before the run's end: with {epochs} epochs at most {epochs - 1}, not {k_adj}."
+            )
 
     def problem(self) -> Problem:
         """The constrained problem that the algorithm is to solve."""
@@ -126,12 +157,7 @@ def specify(
         parts = _lay_over(parts, PRESETS[preset].options(algorithm))
     parts = _lay_over(parts, changes or {})
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
-    experiment.problem()
-    k_adj, epochs = getattr(experiment.algorithm_config, "k_adj", 0), experiment.settings.epochs
-    if k_adj >= epochs:
-        raise InvalidInput(
-            f"k_adj must come before the run's end: with {epochs} epochs at most {epochs - 1}, not {k_adj}."
-        )
+    experiment.check()
     return experiment
 
 

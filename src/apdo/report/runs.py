@@ -1,25 +1,35 @@
 """Run folders, as the report sees them.
 
 A run folder holds `run.json`, the description of the run, and `metrics.jsonl`, one line for each epoch and seed. Both
-may belong to a run that is still going, or that crashed: what is complete is read. The axes are S seeds, E epochs and m
-constraints.
+may belong to a run that is still going, or that crashed: what is complete is read. Both may be damaged, or come from a
+stranger: nothing is believed that has not been checked. The axes are S seeds, E epochs and m constraints.
 """
 
 import dataclasses
-import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from apdo import files
 from apdo.errors import InvalidInput
 
-FORMAT = 1
-"""The version of the run folder that is understood here."""
+FORMAT = 2
+"""The version of the run folder that is written now: every line and the description carry a checksum."""
+OLDEST = 1
+"""The first version that is understood: no checksums."""
 
 DESCRIPTION = "run.json"
 METRICS = "metrics.jsonl"
+
+_MOST_DESCRIPTION = 2**24
+_MOST_METRICS = 2**31
+_MOST_LINE = 2**20
+_MOST_SEEDS = 100_000
+_MOST_NUMBER = 2**53
+"""Whole numbers beyond this are not exact as JSON, and no run has so many of anything."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,13 +96,25 @@ def read(path: str | Path) -> Run:
     path = Path(path)
     description = read_description(path)
     seeds = tuple(description["seeds"])
-    rows = _read_rows(path / METRICS, seeds)
+    rows = _read_rows(path / METRICS, seeds, sealed=description["format"] > OLDEST)
     epochs = sorted(set.intersection(*({epoch for epoch, seed in rows if seed == wanted} for wanted in seeds)))
     if not epochs:
         raise InvalidInput(f"the run {path} has no finished epoch yet{_hint(description)}.")
+    if description["format"] > OLDEST:
+        _check_complete(path, description, epochs)
     metrics = _stack(path / METRICS, rows, seeds, epochs)
     _check(path / METRICS, metrics, len(description["problem"]["limits"]))
     return Run(path=path, description=description, metrics=metrics, seeds=seeds, epochs=np.asarray(epochs))
+
+
+def _check_complete(path: Path, description: dict[str, Any], epochs: list[int]) -> None:
+    """A run that went on to the end has every epoch; one that did not has none missing in between."""
+    wanted = description["epochs"] if description.get("status") == "finished" else len(epochs)
+    if epochs != list(range(wanted)):
+        raise InvalidInput(
+            f"{path / METRICS} has {len(epochs)} whole epochs where {wanted} were written; "
+            f"`apdo resume {path}` computes the rest again."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,61 +134,148 @@ def _hint(description: dict[str, Any]) -> str:
 def read_description(path: str | Path) -> dict[str, Any]:
     """What a run's folder says of the run."""
     path = Path(path)
-    if not path.exists():
+    try:
+        exists, is_folder = path.exists(), path.is_dir()
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{str(path)!r} cannot be a run folder: {error}.") from None
+    if not exists:
         raise InvalidInput(f"there is no run folder {path}.")
-    if not path.is_dir():
+    if not is_folder:
         raise InvalidInput(f"{path} is not a folder; give the folder that `apdo train` wrote.")
     file = path / DESCRIPTION
     if not file.exists():
         raise InvalidInput(f"{path} is not a run folder: it has no {DESCRIPTION}.")
-    try:
-        description = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{file} cannot be read: {error}.") from error
-    if not isinstance(description, dict):
-        raise InvalidInput(f"{file} must hold a JSON object.")
-    if description.get("format") != FORMAT:
-        given = description.get("format", "missing")
-        raise InvalidInput(f"{file} has format {given}, but this version of apdo reads format {FORMAT}.")
-    problem = description.get("problem")
-    limits = problem.get("limits") if isinstance(problem, dict) else None
-    sound = {
-        "algorithm": isinstance(description.get("algorithm"), str),
-        "environment": isinstance(description.get("environment"), str),
-        "seeds": _is_list(description.get("seeds"), int),
-        "batch": _is_number(description.get("batch"), int) and description["batch"] > 0,
-        "problem.limits": _is_list(limits, int, float),
-    }
-    for name, right in sound.items():
-        if not right:
-            raise InvalidInput(f"{file} has no usable {name!r}.")
+    text = files.read(file, _MOST_DESCRIPTION)
+    description = files.parse(text, f"{file} cannot be read")
+    form: Any = description.get("format")
+    if not _is_number(form, int) or not OLDEST <= form <= FORMAT:
+        given = "missing" if form is None else form
+        raise InvalidInput(f"{file} has format {given}, but this version of apdo reads formats {OLDEST} to {FORMAT}.")
+    if (form > OLDEST or files.SEAL in description) and not files.page_is_whole(text):
+        raise InvalidInput(f"{file} was damaged or changed: its checksum does not match.")
+    _check_description(file, description)
     return description
 
 
-def _read_rows(file: Path, seeds: tuple[int, ...]) -> dict[tuple[int, int], _Row]:
+def _check_description(file: Path, description: dict[str, Any]) -> None:
+    problem = description.get("problem")
+    problem = problem if isinstance(problem, dict) else {}
+    seeds: Any = description.get("seeds")
+    versions = description.get("versions", {})
+    sound = {
+        "algorithm": isinstance(description.get("algorithm"), str),
+        "environment": isinstance(description.get("environment"), str),
+        "seeds": _is_list(seeds, int) and len(set(seeds)) == len(seeds) <= _MOST_SEEDS and _counts(*seeds),
+        "batch": _counts(description.get("batch")) and description["batch"] > 0,
+        "problem.limits": _is_list(problem.get("limits"), int, float),
+        "problem.cost_names": _are_words(problem.get("cost_names") or []),
+        "epochs": _counts(description.get("epochs", 1)),
+        "adjustment_epoch": description.get("adjustment_epoch") is None or _counts(description["adjustment_epoch"]),
+        "note": isinstance(description.get("note") or "", str),
+        "status": isinstance(description.get("status", ""), str),
+        "seconds": description.get("seconds") is None or _is_number(description["seconds"], int, float),
+        "versions": isinstance(versions, dict) and _are_words(list(versions.values())),
+    }
+    if description["format"] > OLDEST:
+        sound["epochs"] = _counts(description.get("epochs")) and description["epochs"] > 0
+    config = description.get("config", {})
+    sound["config"] = isinstance(config, dict) and all(
+        isinstance(config.get(part, {}), dict) for part in ("settings", "algorithm_config", "environment_config")
+    )
+    for name, right in sound.items():
+        if not right:
+            raise InvalidInput(f"{file} has no usable {name!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+    """The part of a metrics file that can be built upon."""
+
+    rows: list[list[dict[str, Any]]]
+    """By epoch, from 0, and by seed in the run's order."""
+    ends: list[int]
+    """Bytes up to the end of each epoch."""
+    size: int
+    """Bytes of the whole file."""
+    complaint: str
+    """What is wrong after that part; empty if nothing is there."""
+
+
+def read_prefix(path: Path, description: dict[str, Any]) -> Prefix:
+    """The whole epochs at the beginning of a run's metrics, up to the first line that is not as it should be."""
+    file, seeds = path / METRICS, description["seeds"]
+    sealed = description["format"] > OLDEST
+    data = files.read(file, _MOST_METRICS) if file.exists() else b""
+    rows: list[list[dict[str, Any]]] = []
+    ends, end, complaint, pending, first = [], 0, "", [], {}
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        try:
+            row = _row(file, number, line, seeds, sealed)
+            _check_entries(file, number, row)
+        except InvalidInput as error:
+            complaint = str(error)
+            break
+        shapes = {name: np.shape(value) for name, value in row.items() if name != "adjusted_multiplier"}
+        if shapes != (first := first or shapes):
+            complaint = f"{file}, line {number}: other metrics than in the first line."
+            break
+        if (row["epoch"], row["seed"]) != (len(rows), seeds[len(pending)]):
+            complaint = f"{file}, line {number}: epoch {row['epoch']}, seed {row['seed']} is out of order."
+            break
+        end += len(line) + 1
+        pending.append(row)
+        if len(pending) == len(seeds):
+            rows.append(pending)
+            ends.append(end)
+            pending = []
+    whole = ends[-1] if ends else 0
+    if not complaint and whole < len(data):
+        complaint = f"{file} ends in the middle of epoch {len(rows)}."
+    return Prefix(rows=rows, ends=ends, size=len(data), complaint=complaint)
+
+
+def _check_entries(file: Path, number: int, row: dict[str, Any]) -> None:
+    for name, value in row.items():
+        if name not in ("epoch", "seed") and _entry(value) is None:
+            raise InvalidInput(f"{file}, line {number}: {name!r} is neither a number nor a list of numbers.")
+
+
+def _row(file: Path, number: int, line: bytes, seeds: tuple[int, ...] | list[int], sealed: bool) -> dict[str, Any]:
+    """One line, checked, without its checksum."""
+    place = f"{file}, line {number}"
+    if len(line) > _MOST_LINE:
+        raise InvalidInput(f"{place}: {len(line):,} bytes long, and at most {_MOST_LINE:,} are read.")
+    values = files.parse(line, place)
+    if (sealed or files.SEAL in values) and not files.line_is_whole(line):
+        raise InvalidInput(f"{place}: damaged or changed, its checksum does not match.")
+    values.pop(files.SEAL, None)
+    for index in ("epoch", "seed"):
+        if not _counts(values.get(index)):
+            raise InvalidInput(f"{place}: {index!r} must be a whole number.")
+    if values["seed"] not in seeds:
+        raise InvalidInput(f"{place}: seed {values['seed']} is not one of the run's {list(seeds)}.")
+    return values
+
+
+def _read_rows(file: Path, seeds: tuple[int, ...], sealed: bool) -> dict[tuple[int, int], _Row]:
     """The rows by epoch and seed. An epoch that was repeated after a crash counts as it came out last."""
-    try:
-        lines = file.read_bytes().splitlines() if file.exists() else []
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be read: {error}.") from error
+    data = files.read(file, _MOST_METRICS) if file.exists() else b""
+    lines = data.split(b"\n")
+    # A crash while the last line was written leaves a part of it; the epoch counts as not finished.
+    if sealed:
+        lines.pop()
     rows = {}
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not line.strip() and not sealed:
             continue
         try:
-            values = json.loads(line)
-        except ValueError as error:
-            # A crash while the last line was written leaves a part of it; the epoch counts as not finished.
-            if number == len(lines):
+            values = _row(file, number, line, seeds, sealed)
+        except InvalidInput as error:
+            if not sealed and number == len(lines) and "not valid JSON" in str(error):
                 break
-            raise InvalidInput(f"{file}, line {number}: not valid JSON ({error}).") from error
-        if not isinstance(values, dict):
-            raise InvalidInput(f"{file}, line {number}: not a JSON object.")
-        for index in ("epoch", "seed"):
-            if not _is_number(values.get(index), int):
-                raise InvalidInput(f"{file}, line {number}: {index!r} must be a whole number.")
-        if values["seed"] not in seeds:
-            raise InvalidInput(f"{file}, line {number}: seed {values['seed']} is not one of the run's {list(seeds)}.")
+            raise
+        if sealed and (values["epoch"], values["seed"]) in rows:
+            raise InvalidInput(f"{file}, line {number}: epoch {values['epoch']} appears twice.")
         rows[values["epoch"], values["seed"]] = _Row(line=number, values=values)
     return rows
 
@@ -208,12 +317,27 @@ def _entry(value: object) -> NDArray[np.float64] | None:
     parts = value if isinstance(value, list) else [value]
     if not all(part is None or isinstance(part, int | float) for part in parts):
         return None
-    entry = np.asarray([np.nan if part is None else part for part in parts], dtype=np.float64)
+    try:
+        entry = np.asarray([np.nan if part is None else part for part in parts], dtype=np.float64)
+    except OverflowError:
+        return None
     return entry if isinstance(value, list) else entry.reshape(())
 
 
 def _is_number(value: object, *kinds: type) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
+    """Whether this is a number of such a kind, and finite as one that computes would have it."""
+    if not isinstance(value, kinds) or isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= _MOST_NUMBER
+
+
+def _counts(*values: object) -> bool:
+    """Whether these are whole numbers from 0 to the most that is believed."""
+    return all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= _MOST_NUMBER for v in values)
+
+
+def _are_words(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _is_list(value: object, *kinds: type) -> bool:

@@ -1,0 +1,58 @@
+"""Whether a run fits into memory, asked before any of it is allocated."""
+
+import contextlib
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from apdo import loop
+from apdo.errors import InvalidInput
+
+_COPIES = 3
+"""How often a batch is held at once: as sampled, shuffled for the value functions, and in what the networks make."""
+
+
+def check(training: loop.Training, seeds: list[int]) -> None:
+    """Raise InvalidInput if the state and a batch alone need more than there is."""
+    needed, there = needs(training, len(seeds)), available()
+    if there is not None and needed > there:
+        raise InvalidInput(
+            f"this run needs at least {needed / 1e9:,.1f} GB of memory, and {there / 1e9:,.1f} GB are free; "
+            "try a smaller --batch, --replay-capacity or network, or fewer --seeds."
+        )
+
+
+def needs(training: loop.Training, seeds: int) -> int:
+    """Bytes of the state and of one batch, from their shapes alone; the least that a run takes."""
+    try:
+        one = jax.eval_shape(lambda: loop.start(training, [0]))
+    except (OverflowError, ValueError, TypeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput("this run's arrays are larger than any machine can address; make them smaller.") from None
+    state = sum(_bytes(leaf) for leaf in jax.tree.leaves(one.algorithm))
+    problem = training.problem
+    sample = 4 * (2 * problem.observation_size + problem.action_size + problem.constraints + 4)
+    at_once = seeds if training.side_by_side else 1
+    return seeds * state + at_once * _COPIES * sample * problem.batch
+
+
+def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    size = 8 if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf.dtype.itemsize
+    return math.prod(leaf.shape) * size
+
+
+def available() -> int | None:
+    """Bytes that are free on the device that computes; None where that cannot be told."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        limit = stats.get("bytes_limit")
+        return None if limit is None else int(limit) - int(stats.get("bytes_in_use", 0))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
