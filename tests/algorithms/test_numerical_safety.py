@@ -10,10 +10,10 @@ import pytest
 from jax import random
 
 from apdo.algorithms import apdo, cpo, pd_ddpg, pdo, primal_steps, trpo
-from apdo.core import critics, gaussian
+from apdo.core import critics, policies
 from problems import Reach, problem_of, random_batch
 
-SMALL = {"policy": gaussian.Config(hidden=(4,)), "critic": critics.Config(hidden=(4,), passes=2, minibatches=2)}
+SMALL = {"policy": policies.Config(hidden=(4,)), "critic": critics.Config(hidden=(4,), passes=2, minibatches=2)}
 LEARNER = pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
 PPO = primal_steps.Ppo(passes=2, minibatches=2)
 ALGORITHMS = {

@@ -20,25 +20,25 @@ from apdo.core import descent, minibatch, trust_region
 from apdo.core.policies import Policy
 from apdo.options import OURS, PAPER, option
 
-_RATE = "multiple of the natural gradient to go, up to the trust region's edge"
+_RATE = "multiple of the natural gradient to go, up to the trust region's edge; 0: always to the edge"
 
 
 @dataclasses.dataclass(frozen=True)
 class Trpo(trust_region.LineSearch):
     """Trust region policy optimisation.
 
-    Every step goes to the region's edge, however small the gradient. With a finite rate steps shrink with the gradient,
+    Every step goes to the region's edge, however small the gradient. With a rate steps shrink with the gradient,
     so that a policy which has to mix choices can settle.
     """
 
-    rate: float = option(inf, _RATE, PAPER, above=0.0)
+    rate: float = option(0.0, _RATE, PAPER, within=(0.0, inf))
 
 
 @dataclasses.dataclass(frozen=True)
 class NaturalGradient(trust_region.Curvature):
     """A step along the natural gradient, without a line search."""
 
-    rate: float = option(inf, _RATE, OURS, above=0.0)
+    rate: float = option(0.0, _RATE, OURS, within=(0.0, inf))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ def natural_step(config: Trpo | NaturalGradient, surrogate: Surrogate, policy: P
     gradient = jax.grad(lambda p: jnp.mean(surrogate.ratio(p) * surrogate.samples.advantage))(policy)
     product = fisher(config, policy, surrogate.samples.observation)
     direction = trust_region.conjugate_gradient(product, ravel_pytree(gradient)[0], config.iterations)
-    return trust_region.full_step(product, direction, config.radius, config.rate)
+    return trust_region.full_step(product, direction, config.radius, config.rate or inf)
 
 
 def _trust_region_step(

@@ -30,7 +30,7 @@ class Ascent:
     """Projected dual ascent."""
 
     decay: float = option(0.0, "power of k by which the step falls; 0 keeps it", PAPER, within=(0.0, inf))
-    most: float = option(inf, "upper bound on every multiplier", OURS, above=0.0)
+    most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Pid:
 
     proportional: float = option(0.1, "K_P, multiplier per unit of cost above its limit", STOOKE, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the cost rose", STOOKE, within=(0.0, inf))
-    most: float = option(inf, "upper bound on every multiplier", OURS, above=0.0)
+    most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
 
 @dataclasses.dataclass(frozen=True)
 class Adam:
     """Adam on the dual function, projected."""
 
-    most: float = option(inf, "upper bound on every multiplier", OURS, above=0.0)
+    most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
 
 Config = Ascent | Pid | Adam
@@ -108,4 +108,4 @@ def jump(multiplier: Multiplier, value: Float[Array, " M"]) -> Multiplier:
 
 
 def _project(config: Config, value: Float[Array, " M"]) -> Float[Array, " M"]:
-    return jnp.clip(value, 0.0, config.most)
+    return jnp.clip(value, 0.0, config.most or inf)
