@@ -418,7 +418,7 @@ def _solve(given: list[str]) -> None:
                 value=optimum.value,
                 multiplier=float(optimum.multiplier_low[i]),
             )
-            for i, curve in enumerate(exact.trade_offs(cmdp))
+            for i, curve in enumerate(exact.trade_offs(cmdp, gap=1e-5))
         ]
         pictures = trade_off.plot(curves, out, f"{file.stem}: the price of each limit")
         print(f"picture: {', '.join(str(picture) for picture in pictures)}")

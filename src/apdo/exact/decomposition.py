@@ -138,15 +138,15 @@ def violation(cmdp: FiniteCMDP, pool: Pool, *, to_the_end: bool = False) -> Viol
         pool.add(actions)
 
 
-def mix(cmdp: FiniteCMDP, pool: Pool) -> Mixture:
-    """The best mixture; the limits must be feasible, and the pool contain a mixture that keeps them (`violation`)."""
+def mix(cmdp: FiniteCMDP, pool: Pool, gap: float = GAP) -> Mixture:
+    """The best mixture up to a relative gap; limits must be feasible, and the pool have a mixture that keeps them."""
     while True:
         weights, prices = _master(cmdp, pool)
         actions, values = pool.best(1.0, prices)
         upper = float(cmdp.start @ values + prices @ cmdp.limits)
         mixed = float(pool.gains @ weights)
         size = max(np.abs(pool.gains).max(), float(prices @ np.abs(cmdp.limits)), 1e-300)
-        if upper - mixed <= GAP * size or not _new(pool, actions):
+        if upper - mixed <= gap * size or not _new(pool, actions):
             return Mixture(weights=weights, multipliers=prices, upper=upper, actions=actions, state_values=values)
         if len(pool.actions) >= COLUMNS:
             raise NumericalFailure(f"the decomposition did not settle within {COLUMNS} policies.")

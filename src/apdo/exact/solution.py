@@ -124,8 +124,11 @@ def trade_off(cmdp: FiniteCMDP, constraint: int, limits: ArrayLike) -> TradeOff:
     return _trade_off(cmdp, decomposition.Pool(cmdp), constraint, points)
 
 
-def trade_offs(cmdp: FiniteCMDP, points: int = 41) -> list[TradeOff]:
-    """For each constraint, the whole curve: from the least feasible limit, past the given one, to where it is slack."""
+def trade_offs(cmdp: FiniteCMDP, points: int = 41, gap: float = decomposition.GAP) -> list[TradeOff]:
+    """For each constraint, the whole curve: from the least feasible limit, past the given one, to where it is slack.
+
+    A relative gap of 1e-5 is enough for a picture, and saves most of the work.
+    """
     pool = decomposition.Pool(cmdp)
     _check_feasible(cmdp, pool)
     decomposition.least_costs(cmdp, pool)
@@ -136,16 +139,18 @@ def trade_offs(cmdp: FiniteCMDP, points: int = 41) -> list[TradeOff]:
         width = max(slack, cmdp.limits[i]) - lowest
         margin = 0.08 * width if width > 0 else max(abs(lowest), 1.0)
         grid = np.linspace(lowest, max(slack, cmdp.limits[i]) + margin, points)
-        curves.append(_trade_off(cmdp, pool, i, np.unique(np.r_[grid, cmdp.limits[i], slack])))
+        curves.append(_trade_off(cmdp, pool, i, np.unique(np.r_[grid, cmdp.limits[i], slack]), gap))
     return curves
 
 
-def _trade_off(cmdp: FiniteCMDP, pool: decomposition.Pool, constraint: int, limits: Floats) -> TradeOff:
+def _trade_off(
+    cmdp: FiniteCMDP, pool: decomposition.Pool, constraint: int, limits: Floats, gap: float = decomposition.GAP
+) -> TradeOff:
     values, prices = np.full(len(limits), np.nan), np.full((len(limits), cmdp.constraints), np.nan)
     for n, limit in enumerate(limits):
         changed = _with_limit(cmdp, constraint, float(limit))
         if decomposition.violation(changed, pool).amount <= _allowed(changed):
-            mixture = decomposition.mix(changed, pool)
+            mixture = decomposition.mix(changed, pool, gap)
             values[n], prices[n] = float(pool.gains @ mixture.weights), mixture.multipliers
     return TradeOff(constraint=constraint, limits=limits, values=values, multipliers=prices)
 
