@@ -3,8 +3,10 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -93,14 +95,22 @@ class Report:
     def __init__(self, name: str, wanted: int, out: Path) -> None:
         self.name, self.wanted, self.path = name, wanted, out / f"{name}.json"
         self.found: dict = {"part": name, "wanted": wanted, "done": 0, "problems": []}
-        self.found |= {"command": " ".join(["python -m benchmarks.torture", *sys.argv[1:]])}
+        self.found |= {
+            "command": re.sub(r" --work[ =]\S+", "", " ".join(["python -m benchmarks.torture", *sys.argv[1:]]))
+        }
         self.found |= {
             "machine": f"{os.cpu_count()} CPU cores, {platform.system()}, Python {platform.python_version()}"
         }
         self.began = self.told = time.monotonic()
+        self.lock = threading.Lock()
         out.mkdir(parents=True, exist_ok=True)
 
     def add(self, done=0, problems=(), **counts) -> None:
+        """Count what a job brought; jobs run in threads."""
+        with self.lock:
+            self._add(done, problems, counts)
+
+    def _add(self, done, problems, counts) -> None:
         self.found["done"] += done
         self.found["problems"] += list(problems)
         for name, value in counts.items():

@@ -5,17 +5,21 @@ import errno
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import apdo
 from apdo import cli, files, loop
+from apdo.core import critics, dual, trust_region
 from apdo.errors import Interrupted, InvalidInput, StorageFailure
 from apdo.experiment import checkpoint, records, reproduce, rerun, runner, settings, standing
 from apdo.report import runs
@@ -417,6 +421,46 @@ def test_an_interrupted_arm_of_a_study_goes_on_from_its_checkpoint(tmp_path):
     assert any("interrupted; it goes on where it was" in line for line in said)
     assert runs.read_description(block)["resumed"][0]["epoch"] == reached > 0
     assert rows(block) == rows(tmp_path / "a" / "runs" / "pdo" / "seeds-000-001")
+
+
+def nan_like(tree):
+    return jax.tree.map(lambda leaf: leaf * jnp.nan, tree)
+
+
+FAULTS = {
+    "gradient": (trust_region, "conjugate_gradient", nan_like, "policy|kl|surrogate|entropy"),
+    "value target": (
+        critics,
+        "estimate",
+        lambda found: dataclasses.replace(found, target=nan_like(found.target)),
+        "value_error|critic",
+    ),
+    "multiplier": (dual, "ascend", nan_like, "multiplier"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_nan_is_caught_in_its_epoch_with_the_state_before_it_saved_and_exit_status_3(
+    halfway, whole, monkeypatch, capsys, fault
+):
+    folder = halfway()
+    owner, name, spoil, named = FAULTS[fault]
+    with monkeypatch.context() as patched:
+        real = getattr(owner, name)
+        patched.setattr(owner, name, lambda *a, **k: spoil(real(*a, **k)))
+        patched.setattr(loop, "make_advance", _make_advance.__wrapped__)  # compiled with the fault in it
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["resume", str(folder), "--quiet"])
+    assert stopped.value.code == 3
+    said = capsys.readouterr().err
+    assert re.search(rf"epoch 4, seed 3, 4: the \w+ .*({named}).* is not finite", said)
+    assert said.count("\n") == 1
+    assert str(checkpoint.path_of(folder, 4)) in said
+    assert checkpoint.found(folder)[0][0] == 4
+    assert len(rows(folder)) == 8
+    assert runs.read_description(folder)["status"] == "failed"
+    # Without the fault the run goes on from there as if nothing had been.
+    assert_same(runner.resume(folder, quiet=True), whole("pdo"))
 
 
 STOPPING = """

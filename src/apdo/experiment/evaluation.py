@@ -22,6 +22,8 @@ from apdo.report import runs
 EVALUATION_STREAM = 2**30
 """Folded into the seed, so that evaluation never meets an episode of the training."""
 
+MOST_EPISODES = 1_000_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
@@ -76,6 +78,8 @@ def evaluate(
     """Play whole episodes from their start with a fixed policy."""
     if episodes < 2:
         raise InvalidInput(f"an evaluation needs at least 2 episodes, not {episodes}.")
+    if episodes > MOST_EPISODES:
+        raise InvalidInput(f"an evaluation plays its episodes side by side, at most {MOST_EPISODES:,}, not {episodes}.")
     problem, m = training.problem, training.problem.constraints
     factors = jnp.asarray([1.0] + [problem.cost_discount] * m + [1.0] * m)
 

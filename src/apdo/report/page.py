@@ -197,7 +197,12 @@ def provenance(descriptions: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, st
 
 
 def wall_seconds(description: Mapping[str, Any]) -> float:
-    """From a run's start to its end, compilation and adjustment included; 0 if it has not ended."""
+    """From a run's start to its end, compilation and adjustment included; 0 if it has not ended.
+
+    Of a run that was interrupted, the time that it worked: it may have lain for days in between.
+    """
+    if description.get("resumed"):
+        return float(description.get("seconds") or 0.0)
     try:
         began, ended = (datetime.datetime.fromisoformat(description[name]) for name in ("started", "finished"))
     except (KeyError, TypeError, ValueError):
