@@ -30,7 +30,7 @@ SEEDS = 5
 AVERAGED = 100
 """Epochs at the end of a run over which its multipliers are averaged."""
 RETURN_BAR, COST_BAR, MULTIPLIER_BAR = 0.02, 0.03, 0.10
-BUFFERS = (1, 2, 4, 8, 16, 32)
+BUFFERS = (1, 2, 4, 8, 16)
 """Batches in the buffer that λ^OFF is estimated from."""
 
 
@@ -51,14 +51,27 @@ CASES = {
     "garnet-b": Case("Garnet, two limits that bind (b)", "garnet", {"instance": 4, "tightness": (0.5, 0.5)}),
     "garnet-c": Case("Garnet, two limits that bind (c)", "garnet", {"instance": 1, "tightness": (0.5, 0.5)}),
     "garnet-slack": Case("Garnet, one limit slack", "garnet", {"instance": 5, "tightness": (0.5, -0.5)}),
-    "queueing": Case("queueing network, three limits that bind", "queueing", {"batch": 60_000}),
+    "queueing": Case("queueing network, three limits that bind", "queueing", {"batch": 40_000}),
 }
-RUN = {"batch": 20_000, "epochs": 300, "seeds": SEEDS, "checkpoint_every": 10**6}
+RUN = {
+    "batch": 20_000,
+    "epochs": 300,
+    "seeds": SEEDS,
+    "checkpoint_every": 10**6,
+    "policy.hidden": (32,),
+    "critic.hidden": (32,),
+}
 PRIMAL_DUAL = {"primal.rate": 1.0, "rule": "pid", "rule.proportional": 0.2, "dual_step": 0.05}
 """Steps that shrink with the gradient, so that a mixed policy can settle, and a damped multiplier."""
-LEARNER = {"dual_states": "starts", "dual_rate": 1e-3, "target_rate": 0.005}
+LEARNER = {
+    "dual_states": "starts",
+    "dual_rate": 1e-3,
+    "target_rate": 0.005,
+    "critic_hidden": (32,),
+    "actor_hidden": (32,),
+}
 """The constraint is about episodes from their start, and so is the dual gradient."""
-ITERATIONS = 100_000
+ITERATIONS = 50_000
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("pdo", PRIMAL_DUAL),
     "apdo": (

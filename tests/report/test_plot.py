@@ -318,3 +318,24 @@ plot([run()], {str(tmp_path / "a")!r}); print({{"matplotlib.pyplot"}} & set(sys.
     for code in (before, after):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "set()"
+
+
+def test_rare_spikes_of_a_multiplier_are_cut_off_and_the_small_print_says_so():
+    calm, spiked = run(seeds=4, epochs=200), run(seeds=4, epochs=200)
+    spiked.metrics["multiplier"][1, 50] = 1e4
+    for given, cut in ((calm, False), (spiked, True)):
+        picture = figure([given])
+        top = picture.axes[2].get_ylim()[1]
+        highest = given.metrics["multiplier"].max()
+        assert (top < highest) == cut
+        assert ("are cut off" in small_print(picture)) == cut
+        assert top > np.percentile(given.metrics["multiplier"], 99)
+
+
+def test_of_many_runs_with_one_constraint_a_colour_is_a_setting_and_a_line_style_an_algorithm():
+    many = [run(algorithm=name, settings={"step": i}) for name in ("pdo", "apdo") for i in range(4)]
+    picture = figure(many)
+    handles = picture.legends[0].get_lines()
+    looks = {(handle.get_color(), str(handle.get_linestyle())) for handle in handles}
+    assert len(handles) == len(looks) == 8
+    assert len({colour for colour, _ in looks}) == 4

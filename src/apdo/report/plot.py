@@ -1,6 +1,7 @@
 """Learning curves: return, cost against its limit, and multiplier, side by side.
 
-A colour is a run, a line style is a constraint. A thick line is the interquartile mean over the seeds, its band the
+A colour is a run, a line style is a constraint; of more runs than there are colours, with one constraint each, a line
+style is an algorithm. A thick line is the interquartile mean over the seeds, its band the
 95 % bootstrap interval, and every seed runs faintly behind. matplotlib is loaded only when a picture is asked for.
 """
 
@@ -111,12 +112,12 @@ def figure(
     with matplotlib.rc_context(LOOK):
         picture = Figure(figsize=(11, 3.4), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03))
         panels = picture.subplots(1, 3)
-        colours = _colours(len(runs))
+        colours, dashes = _looks(runs)
         styles = _styles(runs)
         for panel, (name, heading) in zip(panels, _PANELS.items(), strict=True):
             panel.set_title(heading, loc="left", fontweight="bold")
-            for run, colour in zip(runs, colours, strict=True):
-                _draw(panel, run, name, colour, styles)
+            for run, colour, dash in zip(runs, colours, dashes, strict=True):
+                _draw(panel, run, name, colour, styles if dash is None else dict.fromkeys(styles, dash))
             _mark_adjustments(panel, runs, colours)
             if name == "multiplier" and band is not None:
                 panel.axhspan(*band, color=_PALE, alpha=0.5, linewidth=0, zorder=2.5, label=_BAND)
@@ -127,7 +128,8 @@ def figure(
             panels[2].set_yticks([])
             panels[2].text(0.5, 0.5, "no multiplier", transform=panels[2].transAxes, ha="center", color=_PALE)
         heading = title or ", ".join(_distinct(run.environment for run in runs))
-        _explain(picture, heading, runs, labels(runs) if names is None else names, colours, styles, band is not None)
+        looks = list(zip(colours, dashes, strict=True))
+        _explain(picture, heading, runs, labels(runs) if names is None else names, looks, styles, band is not None)
     return picture
 
 
@@ -221,7 +223,9 @@ def _draw(panel: Axes, run: Run, name: str, colour: str, styles: Mapping[str, An
         return
     values = run.metrics[name]
     curves = (
-        [("-", values)] if values.ndim == 2 else [(styles[c], values[..., i]) for i, c in enumerate(run.cost_names)]
+        [(styles[run.cost_names[0]] if len(run.cost_names) == 1 else "-", values)]
+        if values.ndim == 2
+        else [(styles[c], values[..., i]) for i, c in enumerate(run.cost_names)]
     )
     marker = "o" if len(run.epochs) == 1 else None
     for style, seeds in curves:
@@ -282,6 +286,8 @@ def _scale(panel: Axes, runs: Sequence[Run], name: str) -> None:
     lowest = min((np.nanmin(run.metrics[name]) for run in runs if _has(run, name)), default=0)
     if name != "return" and lowest >= 0:
         panel.set_ylim(bottom=0)
+    if name == "multiplier" and np.isfinite(top := _top_multiplier(runs)):
+        panel.set_ylim(top=top)
     batch = runs[0].batch
     if all(run.batch == batch for run in runs):
         # Epoch k ends at (k + 1) batches; the epochs start at 0, though the axis of samples starts one batch before.
@@ -293,6 +299,16 @@ def _scale(panel: Axes, runs: Sequence[Run], name: str) -> None:
         panel.set_title("epoch", loc="right", fontsize=7, color=_PALE)
 
 
+def _top_multiplier(runs: Sequence[Run]) -> float:
+    """Where the multipliers are cut off: infinity, but where rare spikes of single seeds would flatten all the rest."""
+    drawn = [run.metrics["multiplier"].ravel() for run in runs if _has(run, "multiplier")]
+    if not drawn:
+        return np.inf
+    values = np.concatenate(drawn)
+    nearly_all = 1.3 * float(np.nanpercentile(values, 99))
+    return nearly_all if 0 < 2.0 * nearly_all < np.nanmax(values) else np.inf
+
+
 # Words around the panels.
 
 
@@ -301,7 +317,7 @@ def _explain(
     title: str,
     runs: Sequence[Run],
     names: Sequence[str],
-    colours: Sequence[str],
+    looks: Sequence[tuple[str, Any]],
     styles: Mapping[str, Any],
     banded: bool,
 ) -> None:
@@ -309,7 +325,10 @@ def _explain(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Line2D([], [], color=c, linewidth=2.2, label=n) for c, n in zip(colours, names, strict=True)]
+    handles: list[Any] = [
+        Line2D([], [], color=colour, linestyle=dash or "-", linewidth=2.2, label=name)
+        for (colour, dash), name in zip(looks, names, strict=True)
+    ]
     if len(styles) > 1:
         handles += [Line2D([], [], color=_PALE, linestyle=s, linewidth=1.9, label=n) for n, s in styles.items()]
     if any(_adjusted(run) for run in runs):
@@ -344,6 +363,8 @@ def _small_print(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     discounts = _distinct(str(run.description["problem"].get("cost_discount", 1)) for run in runs)
     if len(discounts) == 1 and float(discounts[0]) < 1:
         lines[0] += f" Costs are discounted by {float(discounts[0]):g} per step."
+    if np.isfinite(top := _top_multiplier(runs)):
+        lines.append(f"Multipliers of single seeds above {top:.3g} are cut off.")
     without = [name for name, run in zip(names, runs, strict=True) if not _has(run, "multiplier")]
     lines += [f"{name} has no multiplier." for name in _distinct(without)]
     for name, run in zip(names, runs, strict=True):
@@ -376,6 +397,16 @@ def _adjusted(run: Run) -> bool:
 def _styles(runs: Sequence[Run]) -> dict[str, Any]:
     names = _distinct(name for run in runs for name in run.cost_names)
     return {name: _STYLES[i % len(_STYLES)] for i, name in enumerate(names)}
+
+
+def _looks(runs: Sequence[Run]) -> tuple[list[str], list[Any]]:
+    """Each run's colour and, where line styles stand for algorithms rather than constraints, its line style."""
+    algorithms = _distinct(run.algorithm for run in runs)
+    place = [sum(other.algorithm == run.algorithm for other in runs[:i]) for i, run in enumerate(runs)]
+    alone = all(len(run.limits) == 1 for run in runs)
+    if len(runs) > len(COLOURS) > max(place) and alone and 1 < len(algorithms) <= len(_STYLES):
+        return [COLOURS[i] for i in place], [_STYLES[algorithms.index(run.algorithm)] for run in runs]
+    return _colours(len(runs)), [None] * len(runs)
 
 
 def _colours(count: int) -> list[str]:
