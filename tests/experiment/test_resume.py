@@ -435,7 +435,12 @@ FAULTS = {
         lambda found: dataclasses.replace(found, target=nan_like(found.target)),
         "value_error|critic",
     ),
-    "multiplier": (dual, "ascend", nan_like, "multiplier"),
+    "multiplier": (
+        dual,
+        "update",
+        lambda found: dataclasses.replace(found, value=nan_like(found.value)),
+        "multiplier",
+    ),
 }
 
 

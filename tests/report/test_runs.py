@@ -205,6 +205,8 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path, text, complaint)
         {"batch": "big"},
         {"problem": {"limits": []}},
         {"problem": None},
+        {"problem": {"limits": [1], "cost_discount": "../../x"}},
+        {"problem": {"limits": [1], "discount": float("nan")}},
     ],
 )
 def test_a_description_names_its_unusable_entry(folder, changes):

@@ -30,6 +30,8 @@ from apdo.errors import InvalidInput
 from apdo.finite import FiniteCMDP
 from apdo.options import OURS, option
 
+MOST_QUEUES = 9
+"""With power, as many constraints as CPO solves exactly."""
 MOST_STATES = 20_000
 """The largest network that is written down as a finite CMDP."""
 ONE_HOT_BUFFER = 20
@@ -45,7 +47,7 @@ class QueueingNetwork:
     service: tuple[float, ...] = option((0.5, 0.9), "μ, chance to complete a packet, at low and at high power", OURS)
     power: tuple[float, ...] = option((0.3, 1.0), "power drawn in a slot, low and high", OURS)
     budget: float = option(0.5, "limit on the mean power of a slot", OURS, above=0.0)
-    buffer: int = option(4, "packets that a queue holds", OURS, above=0)
+    buffer: int = option(4, "packets that a queue holds", OURS, above=0, most=10**6)
     discount: float = option(0.95, "γ", OURS, within=(0.0, 0.9999))
     horizon: int = option(120, "slots after which an episode is cut off", OURS, above=0)
 
@@ -58,6 +60,8 @@ class QueueingNetwork:
                 f"arrival and utility need one number for each queue, and have {len(self.arrival)} and "
                 f"{len(self.utility)}."
             )
+        if len(self.arrival) > MOST_QUEUES:
+            raise InvalidInput(f"a network has at most {MOST_QUEUES} queues, not {len(self.arrival)}.")
         if len(self.service) != len(self.power) or not self.service:
             raise InvalidInput(
                 f"service and power need one number for each level, and have {len(self.service)} and {len(self.power)}."

@@ -211,8 +211,8 @@ class Garnet(Tabular):
     """
 
     instance: int = option(0, "which random CMDP", OURS, within=(0, 2**31))
-    states: int = option(20, "S", OURS, above=1)
-    actions: int = option(4, "A", OURS, above=1)
+    states: int = option(20, "S", OURS, above=1, most=2000)
+    actions: int = option(4, "A", OURS, above=1, most=100)
     branching: int = option(3, "states that may follow a state and action", OURS, above=0)
     tightness: tuple[float, ...] = option((0.5,), "one for each constraint, with commas: 0 costless, 1 the most", OURS)
     discount: float = option(0.9, "γ", OURS, within=(0.0, 0.999))

@@ -56,7 +56,7 @@ class Evaluation:
 def load_run(folder: str | Path) -> tuple[Experiment, loop.Training, loop.State]:
     """A run's experiment and its latest state, for all seeds."""
     folder = Path(folder)
-    experiment = Experiment.restore(runs.read_description(folder)["config"])
+    experiment = Experiment.restore(runs.read_description(folder).get("config", {}))
     training = training_of(experiment)
     seeds = list(range(experiment.settings.seeds))
     like = jax.eval_shape(lambda: loop.start(training, seeds))

@@ -18,7 +18,7 @@ def rerun(folder: Path, out: Path, quiet: bool = False) -> tuple[bool, str]:
     """Run the experiment of a run folder again, and compare every metric of every epoch that the folder has."""
     description = runs.read_description(folder)
     before = runs.read(folder)
-    experiment = Experiment.restore(description["config"])
+    experiment = Experiment.restore(description.get("config", {}))
     if experiment.settings.epochs < len(before.epochs):
         raise InvalidInput(f"{folder} has more epochs than its configuration asks for.")
     runner.run(experiment, out, quiet=quiet)

@@ -95,7 +95,7 @@ def resume(
     with contextlib.ExitStack() as holding:
         held = holding.enter_context(records.lock(folder))
         description = runs.read_description(folder)
-        experiment = Experiment.restore(description["config"])
+        experiment = Experiment.restore(description.get("config", {}))
         if epochs is not None and epochs < experiment.settings.epochs:
             raise InvalidInput(f"the run has {experiment.settings.epochs} epochs, and cannot be shortened to {epochs}.")
         experiment = _change(experiment, dict(bookkeeping or {}) | ({} if epochs is None else {"epochs": epochs}))
@@ -127,7 +127,7 @@ def train(experiment: Experiment, folder: Path, quiet: bool = False) -> Result:
     """Go on with the experiment in this folder, or begin it if the folder has none yet."""
     if not folder.exists() or records.is_blank(folder):
         return run(experiment, folder, quiet)
-    there = Experiment.restore(runs.read_description(folder)["config"])
+    there = Experiment.restore(runs.read_description(folder).get("config", {}))
     if differ := differences(there.essence(), experiment.essence()):
         raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
     return resume(folder, quiet, bookkeeping={name: getattr(experiment.settings, name) for name in BOOKKEEPING})

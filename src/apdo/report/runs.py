@@ -169,6 +169,8 @@ def _check_description(file: Path, description: dict[str, Any]) -> None:
         "batch": _counts(description.get("batch")) and description["batch"] > 0,
         "problem.limits": _is_list(problem.get("limits"), int, float),
         "problem.cost_names": _are_words(problem.get("cost_names") or []),
+        "problem.discount": _is_number(problem.get("discount", 1), int, float),
+        "problem.cost_discount": _is_number(problem.get("cost_discount", 1), int, float),
         "epochs": _counts(description.get("epochs", 1)),
         "adjustment_epoch": description.get("adjustment_epoch") is None or _counts(description["adjustment_epoch"]),
         "note": isinstance(description.get("note") or "", str),
