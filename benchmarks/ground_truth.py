@@ -55,23 +55,25 @@ CASES = {
 }
 RUN = {
     "batch": 20_000,
-    "epochs": 300,
+    "epochs": 200,
     "seeds": SEEDS,
     "checkpoint_every": 10**6,
     "policy.hidden": (32,),
     "critic.hidden": (32,),
 }
-PRIMAL_DUAL = {"primal.rate": 1.0, "rule": "pid", "rule.proportional": 0.2, "dual_step": 0.05}
+PRIMAL_DUAL = {"primal.rate": 1.0, "rule": "pid"}
 """Steps that shrink with the gradient, so that a mixed policy can settle, and a damped multiplier."""
+GAIN = 0.3
+"""What the proportional term adds to a multiplier at the unconstrained optimum, which exceeds its limits most."""
 LEARNER = {
     "dual_states": "starts",
-    "dual_rate": 1e-3,
-    "target_rate": 0.005,
+    "rule": "pid",
+    "target_rate": 0.01,
     "critic_hidden": (32,),
     "actor_hidden": (32,),
 }
-"""The constraint is about episodes from their start, and so is the dual gradient."""
-ITERATIONS = 50_000
+"""The constraint is about episodes from their start, and so is the dual gradient; damped like PDO's."""
+ITERATIONS = 30_000
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("pdo", PRIMAL_DUAL),
     "apdo": (
@@ -81,7 +83,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
         | {f"off_policy.{name}": value for name, value in LEARNER.items()},
     ),
     "cpo": ("cpo", {}),
-    "pdo-plain": ("pdo", {"dual_step": 0.05}),
+    "pdo-plain": ("pdo", {}),
 }
 NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the paper"}
 
@@ -90,12 +92,19 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     """One problem and algorithm: what each seed came to, next to the optimum."""
     from apdo import exact
     from apdo.experiment import runner, settings
+    from apdo.report import runs
 
     name, own = ALGORITHMS[algorithm]
     experiment = settings.specify(name, CASES[case].environment, RUN | CASES[case].options | own | (options or {}))
+    if name != "cpo":
+        found = gains(experiment.environment_config.model(), experiment.algorithm_config)
+        experiment = settings.specify(
+            name, CASES[case].environment, RUN | CASES[case].options | own | found | (options or {})
+        )
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = runner.run(experiment, Path(folder) / "run", quiet=True)
+        adjusted = runs.read(result.path).metrics.get("adjusted_multiplier")
     seconds = time.perf_counter() - began
     task = experiment.environment_config
     model, optimum = solved(task)
@@ -104,9 +113,9 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
         found = exact.evaluate(model, probabilities(policy.network, task.observations()))
         multiplier = result.metrics["multiplier"][i, -AVERAGED:].mean(axis=0)
         seeds.append({"return": found.value, "costs": found.costs.tolist(), "multipliers": multiplier.tolist()})
-        if "adjusted_multiplier" in result.metrics:
-            adjusted = result.metrics["adjusted_multiplier"][i]
-            seeds[-1]["off_policy_multipliers"] = adjusted[~np.isnan(adjusted).any(axis=-1)][0].tolist()
+        if adjusted is not None:
+            jumps = adjusted[i][~np.isnan(adjusted[i]).any(axis=-1)]
+            seeds[-1]["off_policy_multipliers"] = jumps[0].tolist()
     return {
         "case": case,
         "algorithm": algorithm,
@@ -121,6 +130,21 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
         "seconds": round(seconds, 1),
         "device": device(),
     }
+
+
+def gains(model: Any, config: Any) -> dict[str, float]:
+    """The multiplier rule's gains, by the size of the costs: what is earned unconstrained exceeds the limits most."""
+    from apdo import exact
+
+    excess = float(np.max(exact.lagrangian(model, np.zeros(model.constraints)).costs - model.limits))
+    proportional = {"rule.proportional": GAIN / excess} if hasattr(config.rule, "proportional") else {}
+    found = {"dual_step": 0.25 * GAIN / excess} | proportional
+    if hasattr(config, "off_policy"):
+        # A hundred iterations of the learner stand for an epoch.
+        found["off_policy.dual_rate"] = 0.01 * found["dual_step"]
+        if hasattr(config.off_policy.rule, "proportional"):
+            found["off_policy.rule.proportional"] = GAIN / excess
+    return found
 
 
 def solved(task: Any) -> tuple[Any, Any]:
@@ -154,7 +178,15 @@ def device() -> str:
     return f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
 
 
-def estimate(case: str, dual_states: str) -> dict[str, Any]:
+VARIANTS: dict[str, dict[str, Any]] = {
+    "published": {"dual_states": "batch", "rule": "ascent", "dual_rate": 1e-2, "target_rate": 0.001},
+    "starts": {"rule": "ascent"},
+    "damped": {},
+}
+"""How λ^OFF is estimated: as the appendix has it, from episode starts, and with PID control besides."""
+
+
+def estimate(case: str, variant: str) -> dict[str, Any]:
     """λ^OFF for every seed and size of the buffer, all learners side by side on the data of one PDO run."""
     import equinox as eqx
     import jax
@@ -165,10 +197,13 @@ def estimate(case: str, dual_states: str) -> dict[str, Any]:
     from apdo.algorithms import pd_ddpg
     from apdo.experiment import runner, settings
 
-    # APDO that never adjusts is PDO with a buffer.
-    own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1} | {f"off_policy.{n}": v for n, v in LEARNER.items()}
-    own |= {"off_policy.dual_states": dual_states}
-    experiment = settings.specify("apdo", CASES[case].environment, RUN | CASES[case].options | own)
+    # APDO before it adjusts is PDO with a buffer.
+    own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1}
+    own |= {f"off_policy.{name}": value for name, value in (LEARNER | VARIANTS[variant]).items()}
+    base = RUN | CASES[case].options | own
+    experiment = settings.specify("apdo", CASES[case].environment, base)
+    found = gains(experiment.environment_config.model(), experiment.algorithm_config)
+    experiment = settings.specify("apdo", CASES[case].environment, base | found | own)
     training = runner.training_of(experiment)
     advance = loop.make_advance(training)
     state = advance(loop.start(training, list(range(SEEDS))), jnp.asarray(max(BUFFERS), dtype=jnp.int32)).state
@@ -188,7 +223,7 @@ def estimate(case: str, dual_states: str) -> dict[str, Any]:
     _, optimum = solved(experiment.environment_config)
     return {
         "case": case,
-        "dual_states": dual_states,
+        "variant": variant,
         "batch": problem.batch,
         "buffers": list(BUFFERS),
         "optimum": optimum.multipliers.tolist(),
@@ -203,9 +238,7 @@ def jobs(only: str | None) -> list[tuple[str, ...]]:
     """What there is to do, each as the arguments of a process."""
     everything: list[tuple[str, ...]] = [("train", case, name) for case in CASES for name in ALGORITHMS]
     everything += [
-        ("estimate", case, states)
-        for case in ("gridworld", "garnet", "garnet-a", "queueing")
-        for states in ("starts", "batch")
+        ("estimate", case, variant) for case in ("gridworld", "garnet", "garnet-a", "queueing") for variant in VARIANTS
     ]
     return [job for job in everything if only is None or re.fullmatch(only, "/".join(job[1:])) or only in job]
 
@@ -277,7 +310,7 @@ def tables() -> dict[str, str]:
             if path.exists():
                 lines.append(row(json.loads(path.read_text())))
     sizes = [
-        "| problem | dual gradient at | λ* | " + " | ".join(f"{b} batch{'es' * (b > 1)}" for b in BUFFERS) + " |",
+        "| problem | learner | λ* | " + " | ".join(f"{b} batch{'es' * (b > 1)}" for b in BUFFERS) + " |",
         "| --- | --- | --- |" + " --- |" * len(BUFFERS),
     ]
     for job in jobs(None):
@@ -287,8 +320,9 @@ def tables() -> dict[str, str]:
             for i, price in enumerate(optimum):
                 found_here = estimates[:, :, i]
                 spread = [f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in found_here.T]
-                where = "episode starts" if found["dual_states"] == "starts" else "states of the minibatch"
-                sizes.append(f"| {CASES[found['case']].title} | {where} | {price:.3f} | " + " | ".join(spread) + " |")
+                sizes.append(
+                    f"| {CASES[found['case']].title} | {found['variant']} | {price:.3f} | " + " | ".join(spread) + " |"
+                )
     return {"algorithms": "\n".join(lines), "buffers": "\n".join(sizes)}
 
 

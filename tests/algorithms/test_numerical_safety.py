@@ -86,7 +86,7 @@ def assert_sound(state, metrics):
         assert np.all(metrics["multiplier"] >= 0.0)
     holder = getattr(state, "pdo", getattr(state, "learner", state))
     if hasattr(holder, "multiplier"):
-        assert np.all(holder.multiplier >= 0.0)
+        assert np.all(getattr(holder.multiplier, "value", holder.multiplier) >= 0.0)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

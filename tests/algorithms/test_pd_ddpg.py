@@ -10,7 +10,7 @@ import pytest
 from jax import random
 
 from apdo.algorithms import pd_ddpg
-from apdo.core import replay
+from apdo.core import dual, replay
 from apdo.core.data import flatten
 from problems import Reach, problem_of, random_batch
 
@@ -59,7 +59,7 @@ def test_targets_bootstrap_except_where_the_episode_terminated(learner, minibatc
 
 def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorithm_2_says(learner, minibatch):
     multiplier = jnp.asarray([0.5, 2.0])
-    state = pd_ddpg.LearnerState(**{**vars(learner), "multiplier": multiplier})
+    state = pd_ddpg.LearnerState(**{**vars(learner), "multiplier": dual.start(dual.Ascent(), multiplier)})
     after, cost = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))(
         CONFIG, PROBLEM, state, minibatch, minibatch.observation
     )
@@ -93,7 +93,7 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
     expected_cost = np.asarray(judged.q(s, judged.mu(s)))[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected_cost, rtol=1e-4, atol=1e-6)
     expected = np.maximum(np.asarray(multiplier) + 0.01 * (expected_cost - np.array([0.3, 0.4])), 0.0)
-    np.testing.assert_allclose(after.multiplier, expected, rtol=1e-5)
+    np.testing.assert_allclose(after.multiplier.value, expected, rtol=1e-5)
     for new, target, old in zip(
         jax.tree.leaves(after.learned), jax.tree.leaves(after.target), jax.tree.leaves(state.target), strict=True
     ):
@@ -106,7 +106,7 @@ def test_the_off_policy_multiplier_is_the_mean_of_the_path(learner, buffer):
     state, path = learner, []
     for _ in range(250):
         state = learn(CONFIG, PROBLEM, state, buffer, jnp.asarray(1))
-        path.append(np.asarray(state.multiplier))
+        path.append(np.asarray(state.multiplier.value))
     np.testing.assert_allclose(state.multiplier_mean, np.mean(path, axis=0), rtol=1e-4)
     assert np.std(path, axis=0).max() > 0.01
     assert int(state.iteration) == 250
@@ -139,8 +139,8 @@ def test_a_slack_constraint_ends_at_a_multiplier_of_zero_and_a_violated_one_rise
     config = pd_ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16, initial_multiplier=1.0)
     state = pd_ddpg.start(config, problem, random.key(0))
     state = jax.jit(pd_ddpg.learn, static_argnums=(0, 1))(config, problem, state, buffer, jnp.asarray(300))
-    assert float(state.multiplier[0]) == 0.0
-    assert float(state.multiplier[1]) > 2.0
+    assert float(state.multiplier.value[0]) == 0.0
+    assert float(state.multiplier.value[1]) > 2.0
 
 
 def test_with_an_environment_it_explores_around_its_actor_and_learns_a_simple_task():

@@ -470,6 +470,7 @@ def test_a_nan_is_caught_in_its_epoch_with_the_state_before_it_saved_and_exit_st
 
 STOPPING = """
 import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where the tests run in the background
 from apdo.experiment.stopping import Stop
 def say(text):
     sys.stdout.write(text + "\\n")

@@ -31,7 +31,7 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import on_policy
-from apdo.core import categorical, descent, deterministic, networks, noise, replay
+from apdo.core import categorical, descent, deterministic, dual, networks, noise, replay
 from apdo.core.data import Transition, flatten
 from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
@@ -51,6 +51,7 @@ class Learner:
     critic_rate: float = option(1e-3, "Adam's learning rate for the critics", PAPER, above=0.0)
     actor_rate: float = option(1e-3, "Adam's learning rate for the actor", PAPER, above=0.0)
     dual_rate: float = option(1e-2, "step of dual ascent in one iteration", PAPER, above=0.0)
+    rule: dual.Config = option(dual.Ascent(), "what moves the multipliers", PAPER, choices=dual.CHOICES)
     dual_states: str = option(
         "batch",
         "states at which the dual gradient is taken: those of the minibatch, or only starts of episodes",
@@ -104,7 +105,7 @@ class LearnerState(eqx.Module):
     target: Networks
     critic_optimiser: optax.OptState
     actor_optimiser: optax.OptState
-    multiplier: Float[Array, " M"]
+    multiplier: dual.Multiplier
     multiplier_mean: Float[Array, " M"]
     """The mean of λ over all iterations so far: λ^OFF."""
     critic_cost: Float[Array, " M"]
@@ -136,7 +137,7 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray) -> LearnerState:
         target=learned,
         critic_optimiser=descent.init(optax.adam(config.critic_rate), learned.critics),
         actor_optimiser=descent.init(optax.adam(config.actor_rate), learned.actor),
-        multiplier=multiplier,
+        multiplier=dual.start(config.rule, multiplier),
         multiplier_mean=jnp.zeros_like(multiplier),
         critic_cost=jnp.zeros_like(multiplier),
         iteration=jnp.asarray(0),
@@ -165,10 +166,10 @@ def learn(
             state, multipliers, costs = carry
             batch, dual_at = jax.tree.map(lambda leaf: leaf[i], (batches, dual_states))
             state, cost = iterate(config, problem, state, batch, dual_at)
-            return state, multipliers + state.multiplier, costs + cost
+            return state, multipliers + state.multiplier.value, costs + cost
 
         count = jnp.minimum(BLOCK, end - state.iteration)
-        nothing = jnp.zeros_like(state.multiplier)
+        nothing = jnp.zeros_like(state.multiplier_mean)
         after, multipliers, costs = jax.lax.fori_loop(0, count, one, (state, nothing, nothing))
         share = count / after.iteration
         mean = state.multiplier_mean + share * (multipliers / count - state.multiplier_mean)
@@ -205,7 +206,7 @@ def iterate(
     )
 
     judged = with_critics(critics)
-    weight = jnp.concatenate([jnp.ones(1), -state.multiplier])
+    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
 
     def actor_loss(actor: networks.MLP) -> tuple[Float[Array, ""], Float[Array, " M"]]:
         candidate = eqx.tree_at(lambda n: n.actor, judged, actor)
@@ -225,7 +226,7 @@ def iterate(
         target=jax.tree.map(partial(_follow, config.target_rate), learned, state.target),
         critic_optimiser=critic_optimiser,
         actor_optimiser=actor_optimiser,
-        multiplier=jnp.maximum(state.multiplier + config.dual_rate * (cost - problem.limit), 0.0),
+        multiplier=dual.update(config.rule, state.multiplier, cost, problem.limit, config.dual_rate),
         multiplier_mean=state.multiplier_mean,
         critic_cost=state.critic_cost,
         iteration=state.iteration + 1,
@@ -296,7 +297,7 @@ def step(
     iterations = jnp.asarray(max(1, round(config.updates * problem.batch)))
     learner = learn(config.learner, problem, state.learner, buffer, iterations)
     metrics = on_policy.measure(problem, batch) | {
-        "multiplier": learner.multiplier,
+        "multiplier": learner.multiplier.value,
         "multiplier_mean": learner.multiplier_mean,
         "critic_cost": learner.critic_cost,
     }

@@ -87,7 +87,8 @@ def update(
     moments = multiplier.moments
     match config:
         case Ascent():
-            move = step / (multiplier.updates + 1.0) ** config.decay * excess
+            falling = (multiplier.updates + 1.0) ** config.decay if config.decay else 1.0
+            move = step / falling * excess
         case Pid():
             move = step * excess
         case Adam():
