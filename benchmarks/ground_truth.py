@@ -320,9 +320,8 @@ def tables() -> dict[str, str]:
             for i, price in enumerate(optimum):
                 found_here = estimates[:, :, i]
                 spread = [f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in found_here.T]
-                sizes.append(
-                    f"| {CASES[found['case']].title} | {found['variant']} | {price:.3f} | " + " | ".join(spread) + " |"
-                )
+                title = CASES[found["case"]].title
+                sizes.append(f"| {title} | {found['variant']} | {price:.3f} | {' | '.join(spread)} |")
     return {"algorithms": "\n".join(lines), "buffers": "\n".join(sizes)}
 
 
