@@ -64,8 +64,8 @@ apdo train ALGORITHM ENVIRONMENT [options]
   --resume                 go on with the run that is in DIR, if there is one of the same configuration
   --quiet                  no display
 
-  ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost where the environment
-  reports none: apdo train apdo Pendulum-v1 --cost 'abs(obs[2]) > 4' --limit 25. --cost may be repeated.
+  ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost where it reports
+  none: apdo train apdo Pendulum-v1 --cost 'abs(obs[2]) > 4' --limit 25. --cost may be repeated.
 
   SIGTERM and Ctrl-C finish the epoch, save, and say how to go on; a second Ctrl-C stops at once.
 """

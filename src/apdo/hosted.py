@@ -7,13 +7,14 @@ seed.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from jax.typing import ArrayLike
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from apdo import loop
@@ -24,8 +25,10 @@ from apdo.errors import EnvironmentFailure, NumericalFailure
 
 _RESET, _ACT = range(2)
 
-ActOnBatch = Callable[[PyTree, PyTree, Array, PRNGKeyArray, Array], tuple[Array, PyTree]]
-"""(parameters, memories [N], observations [N, O], key, step) ↦ (actions [N, A], memories [N])."""
+ActOnBatch = Callable[[PyTree, PyTree, ArrayLike, ArrayLike], tuple[Array, PyTree]]
+"""(parameters, memories [N], observations [N, O], key data [N, ...]) ↦ (actions [N, A], memories [N])."""
+_AHEAD = 64
+"""Steps whose keys are drawn at once: drawing them one by one would take as long as acting."""
 
 
 def is_hosted(training: loop.Training) -> bool:
@@ -105,14 +108,22 @@ def acting_on_batches(act: Callable[..., tuple[Array, PyTree]]) -> ActOnBatch:
     """`act(parameters, memory, observation, key)` for all environments in one compiled call."""
 
     @jax.jit
-    def on_batch(
-        parameters: PyTree, memory: PyTree, observation: Array, key: PRNGKeyArray, step: Array
-    ) -> tuple[Array, PyTree]:
-        keys = random.split(random.fold_in(key, step), observation.shape[0])
+    def on_batch(parameters: PyTree, memory: PyTree, observation: Array, keys: Array) -> tuple[Array, PyTree]:
         with jax.default_matmul_precision("highest"):
-            return jax.vmap(partial(act, parameters))(memory, observation, keys)
+            return jax.vmap(partial(act, parameters))(memory, observation, random.wrap_key_data(keys))
 
     return on_batch
+
+
+def key_data(key: PRNGKeyArray, environments: int) -> Iterator[np.ndarray]:
+    """For every step a key for each environment, as data [N, ...]."""
+    for piece in itertools.count():
+        yield from np.asarray(_keys_ahead(key, np.uint32(piece), environments))
+
+
+@partial(jax.jit, static_argnums=2)
+def _keys_ahead(key: PRNGKeyArray, piece: Int[Array, ""], environments: int) -> Array:
+    return random.key_data(random.split(random.fold_in(key, piece), (_AHEAD, environments)))
 
 
 def collect(
@@ -133,14 +144,14 @@ def collect(
     }
     fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)), memory)
     remembers = bool(jax.tree.leaves(memory))
-    act_key = random.fold_in(key, _ACT)
+    keys = key_data(random.fold_in(key, _ACT), n)
     memories = fresh
     with copies.watched():
         copies.reset(_entropy(random.fold_in(key, _RESET)))
         for t in range(steps):
             record["observation"][t], record["step"][t] = arrays.observation, arrays.step
             # A copy: the compiled call may look into the array itself, which the environments overwrite.
-            actions, memories = act(parameters, memories, record["observation"][t], act_key, np.int32(t))
+            actions, memories = act(parameters, memories, record["observation"][t], next(keys))
             arrays.action[:] = record["action"][t] = np.asarray(actions)
             copies.step(last=t + 1 == steps)
             for name in ("reward", "cost", "next_observation", "terminated", "truncated"):
@@ -176,13 +187,13 @@ def play(
     copies = open_copies(training, n)
     done: list[np.ndarray] = []
     played, running = np.zeros(n, dtype=int), np.zeros((n, len(factors)))
-    act_key, arrays = random.fold_in(key, _ACT), copies.arrays
+    keys, arrays = key_data(random.fold_in(key, _ACT), n), copies.arrays
     try:
         with copies.watched():
             copies.reset(_entropy(random.fold_in(key, _RESET)))
-            for t in itertools.count():
+            while True:
                 weight = factors[None] ** arrays.step[:, None]
-                arrays.action[:] = np.asarray(on_batch(network, (), arrays.observation.copy(), act_key, np.int32(t))[0])
+                arrays.action[:] = np.asarray(on_batch(network, (), arrays.observation.copy(), next(keys))[0])
                 copies.step(last=False)
                 running += weight * np.concatenate([arrays.reward[:, None], arrays.cost, arrays.cost], axis=1)
                 for i in np.flatnonzero(arrays.terminated | arrays.truncated):
@@ -196,7 +207,6 @@ def play(
         raise told(fault, training, "") from fault
     finally:
         copies.close()
-    raise AssertionError("the loop above ends by itself")
 
 
 def _entropy(key: PRNGKeyArray) -> list[int]:

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ GAIN_SECONDS = 1e-3
 """Worker processes pay if they save about this much in each step of the batch: their own round trip takes a fifth."""
 _TIMED_STEPS = 5
 
+T = TypeVar("T", bound="GymnasiumTask")
 EnvLike: TypeAlias = Any
 """A `gymnasium.Env`, its id, or a function that makes one."""
 
@@ -65,7 +66,8 @@ class GymnasiumTask:
     )
 
     name: ClassVar[str] = ""
-    make: ClassVar[Callable[[], host.Env]]
+    make: ClassVar[Any]
+    """A function of nothing that makes the environment."""
     functions: ClassVar[tuple[host.CostFunction | str, ...]] = ()
     """Costs that come with the task; the option `cost` takes their place."""
     function_names: ClassVar[tuple[str, ...]] = ()
@@ -190,9 +192,46 @@ def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:
     for cost in costs:
         if isinstance(cost, str):
             expressions.parse(cost).check({"obs": size, "action": actions.size, "next_obs": size})
-    observation, info, action = _first_step(name, env, write, size)
-    after, outcome = observation, None
-    seconds = []
+    observation, action = _first_reset(name, env, write, size)
+    after, info, seconds = _first_steps(name, env, action)
+    _check_observation(name, write, size, after, "step")
+    values = [
+        None if isinstance(cost, str) else _call(name, lambda f=cost: f(observation, action, after, info), repr(called))
+        for cost, called in zip(costs, names, strict=True)
+    ]
+    info_name = "" if costs else _promised(name, info)
+    if info_name:
+        names, values = (info_name,), [info[info_name]]
+    cost_sizes = [
+        1 if value is None else _width(name, value, f"the cost {called!r}")
+        for called, value in zip(names, values, strict=True)
+    ]
+    return Probe(
+        observation_size=size,
+        actions=actions,
+        costs=costs,
+        cost_sizes=tuple(cost_sizes),
+        cost_names=_numbered(names, cost_sizes),
+        info_name=info_name,
+        horizon=int(horizon),
+        seconds=seconds,
+    )
+
+
+def _promised(name: str, info: object) -> str:
+    """The entry of info that holds the costs."""
+    for key in ("cost", "costs"):
+        if isinstance(info, dict) and key in info:
+            return key
+    raise InvalidInput(
+        f"{name} gives no info['cost']: say what costs, as in --cost 'abs(obs[0]) > 1' --limit 25 "
+        "(in Python costs=..., limits=...)."
+    )
+
+
+def _first_steps(name: str, env: host.Env, action: Any) -> tuple[Any, Any, float]:  # noqa: ANN401
+    """What a few steps led to, and the seconds of the quickest."""
+    after, info, seconds = None, None, []
     for _ in range(_TIMED_STEPS):
         began = time.perf_counter()
         outcome = _call(name, lambda: env.step(action), "step")
@@ -202,45 +241,20 @@ def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:
             raise InvalidInput(
                 f"{name}: step returned {given} where (observation, reward, terminated, truncated, info) are due."
             )
-        after, info = outcome[0], outcome[4]
-        if outcome[2] or outcome[3]:
+        after, _, terminated, truncated, info = outcome
+        if terminated or truncated:
             break
-    _check_observation(name, write, size, after, "step")
-    cost_sizes, info_name = [], ""
-    for cost, called in zip(costs, names, strict=True):
-        if isinstance(cost, str):
-            cost_sizes.append(1)
-        else:
-            value = _call(name, lambda f=cost: f(observation, action, after, info), f"the cost {called!r}")
-            cost_sizes.append(_width(name, value, f"the cost {called!r}"))
-    if not costs:
-        info_name = next((key for key in ("cost", "costs") if isinstance(info, dict) and key in info), "")
-        if not info_name:
-            raise InvalidInput(
-                f"{name} gives no info['cost']: say what costs, as in --cost 'abs(obs[0]) > 1' --limit 25 "
-                "(in Python costs=...)."
-            )
-        cost_sizes.append(_width(name, info[info_name], f"info[{info_name!r}]"))
-        names = (info_name,)
-    return Probe(
-        observation_size=size,
-        actions=actions,
-        costs=costs,
-        cost_sizes=tuple(cost_sizes),
-        cost_names=_numbered(names, cost_sizes),
-        info_name=info_name,
-        horizon=int(horizon),
-        seconds=min(seconds),
-    )
+    return after, info, min(seconds)
 
 
-def _first_step(name: str, env: host.Env, write: spaces.Write, size: int) -> tuple[Any, Any, Any]:
+def _first_reset(name: str, env: host.Env, write: spaces.Write, size: int) -> tuple[Any, Any]:
+    """The observation, and an action to try."""
     answer = _call(name, lambda: env.reset(seed=0), "reset(seed=...)")
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise InvalidInput(f"{name}: reset must return (observation, info), and returned a {type(answer).__name__}.")
     _check_observation(name, write, size, answer[0], "reset")
     env.action_space.seed(0)
-    return answer[0], answer[1], env.action_space.sample()
+    return answer[0], env.action_space.sample()
 
 
 def _check_observation(name: str, write: spaces.Write, size: int, observation: spaces.Observed, source: str) -> None:
@@ -296,9 +310,8 @@ def make_registered(name: str) -> host.Env:
     require()
     import gymnasium
 
-    from apdo.envs import native
-
-    native.register()
+    if "apdo/" in name:
+        importlib.import_module("apdo.envs.native")
     try:
         return gymnasium.make(name, disable_env_checker=True)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
@@ -310,7 +323,7 @@ def make_registered(name: str) -> host.Env:
 @functools.lru_cache(maxsize=256)
 def of_id(name: str) -> type[GymnasiumTask]:
     """The task of a Gymnasium id."""
-    return type(_class_name(name), (GymnasiumTask,), {"name": name, "make": functools.partial(make_registered, name)})
+    return _subclass(GymnasiumTask, {"name": name, "make": functools.partial(make_registered, name)})
 
 
 def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> type[GymnasiumTask]:
@@ -326,7 +339,7 @@ def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> 
             raise InvalidInput(f"a cost is a function or an expression, not {cost!r}.")
     names = tuple(cost if isinstance(cost, str) else getattr(cost, "__name__", "cost") for cost in costs)
     members = {"name": name, "make": staticmethod(make), "functions": tuple(costs), "function_names": names}
-    return type(_class_name(name), (GymnasiumTask,), members)
+    return _subclass(GymnasiumTask, members)
 
 
 def _copier(env: host.Env) -> Callable[[], host.Env]:
@@ -371,11 +384,11 @@ def remembered(name: str, problem: Mapping[str, Any]) -> type[GymnasiumTask]:
         "discrete_actions": discrete,
         "action_meaning": (nothing,) * 4,
     }
-    return type(_class_name(name), (base,), members)
+    return _subclass(base, members)
 
 
-def _class_name(name: str) -> str:
-    return re.sub(r"\W", "_", name)
+def _subclass(base: type[T], members: dict[str, Any]) -> type[T]:
+    return cast(type[T], type(re.sub(r"\W", "_", members["name"]), (base,), members))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -402,7 +415,7 @@ class VelocityTask(GymnasiumTask):
         return (functools.partial(_too_fast, speed, type(self).planar),), (f"speed above {speed:g}",)
 
 
-def _too_fast(threshold: float, planar: bool, before: Any, action: Any, after: Any, info: dict[str, Any]) -> float:  # noqa: ANN401, ARG001, PLR0913
+def _too_fast(threshold: float, planar: bool, before: Any, action: Any, after: Any, info: dict[str, Any]) -> float:  # noqa: ANN401, ARG001
     speed = math.hypot(info["x_velocity"], info["y_velocity"]) if planar else info["x_velocity"]
     return float(speed > threshold)
 
@@ -432,7 +445,7 @@ def _velocity_task(name: str) -> type[VelocityTask]:
     robot, threshold, planar = VELOCITY[name]
     make = functools.partial(_make_mujoco, robot)
     members = {"name": name, "make": make, "published": threshold, "planar": planar}
-    return type(_class_name(name), (VelocityTask,), members)
+    return _subclass(VelocityTask, members)
 
 
 HalfCheetahVelocity, AntVelocity, HopperVelocity, Walker2dVelocity, SwimmerVelocity, HumanoidVelocity = (

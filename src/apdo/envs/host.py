@@ -31,6 +31,8 @@ from apdo.errors import InvalidInput
 START_SECONDS = 120.0
 """How long a worker process may take to make its environments."""
 
+_FLOATS = (float, np.float64, np.float32)
+
 Env: TypeAlias = Any
 """A `gymnasium.Env`; Gymnasium is an extra, and a stranger's class need not be one as long as it behaves so."""
 CostFunction: TypeAlias = Callable[[Any, Any, Any, dict[str, Any]], Any]
@@ -228,12 +230,21 @@ class Slice:
         mine = slice(first, self.last)
         numbers, given = self._translate(arrays.action[mine])
         steps = arrays.step[mine].tolist()
+        rewards, terminated, truncated = [], [], []
         for place, env in enumerate(self.envs):
             i = first + place
             self.at = (i, steps[place])
             if self.worker is not None:
                 arrays.busy[self.worker], arrays.since[self.worker] = i, time.monotonic()
-            self._one(i, place, env, given[place], steps[place])
+            try:
+                outcome = env.step(given[place])
+            except Exception as error:
+                raise _raised(i, steps[place], "it", error) from error
+            reward, ends, is_cut = self._take(i, place, given[place], outcome, steps[place])
+            rewards.append(reward)
+            terminated.append(ends)
+            truncated.append((is_cut or steps[place] + 1 >= self.plan.horizon) and not ends)
+        arrays.reward[mine], arrays.terminated[mine], arrays.truncated[mine] = rewards, terminated, truncated
         for cost, columns in self._expressions:
             data = {
                 "obs": arrays.observation[mine].astype(np.float64),
@@ -251,29 +262,29 @@ class Slice:
                 self._begin(first + i)
         self.at = None
 
-    def _one(self, i: int, place: int, env: Env, action: Any, step: int) -> None:  # noqa: ANN401
-        arrays = self.arrays
-        outcome = self._guarded(i, lambda: env.step(action), step)
+    def _take(self, i: int, place: int, action: Any, outcome: Any, step: int) -> tuple[float, bool, bool]:  # noqa: ANN401
+        """What a step gave: the observation and costs go into the arrays; reward, terminated, truncated."""
         if not isinstance(outcome, tuple) or len(outcome) != 5:
             given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
             raise Fault(
                 i, step, f"step returned {given} where (observation, reward, terminated, truncated, info) are due"
             )
         observation, reward, terminated, truncated, info = outcome
-        self._read(observation, arrays.next_observation, i, step)
-        try:
-            arrays.reward[i] = reward if type(reward) is float else _number(reward)
-        except (TypeError, ValueError):
-            raise Fault(i, step, f"the reward is {_brief(reward)}, which is no number") from None
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if flag is not True and flag is not False and not isinstance(flag, np.bool_):
-                raise Fault(i, step, f"{name} is {_brief(flag)}, which is neither true nor false")
-        arrays.terminated[i] = terminated
-        arrays.truncated[i] = (truncated or step + 1 >= self.plan.horizon) and not terminated
+        self._read(observation, self.arrays.next_observation[i], i, step)
+        if type(reward) not in _FLOATS:
+            try:
+                reward = _number(reward)
+            except (TypeError, ValueError):
+                raise Fault(i, step, f"the reward is {_brief(reward)}, which is no number") from None
+        if (terminated is not True and terminated is not False) or (truncated is not True and truncated is not False):
+            for name, flag in (("terminated", terminated), ("truncated", truncated)):
+                if not isinstance(flag, bool | np.bool_):
+                    raise Fault(i, step, f"{name} is {_brief(flag)}, which is neither true nor false")
         if self._functions or not self.plan.costs:
             self._charge(i, place, observation, action, info, step)
+        return reward, bool(terminated), bool(truncated)
 
-    def _charge(  # noqa: PLR0913
+    def _charge(
         self,
         i: int,
         place: int,
@@ -312,7 +323,7 @@ class Slice:
             raise Fault(i, 0, f"the observation space has changed to {_brief(env.observation_space)}")
         if env.action_space is not self.action_space and env.action_space != self.action_space:
             raise Fault(i, 0, f"the action space has changed to {_brief(env.action_space)}")
-        self._read(answer[0], arrays.observation, i, 0)
+        self._read(answer[0], arrays.observation[i], i, 0)
         if not np.isfinite(arrays.observation[i]).all():
             raise Fault(i, 0, "the observation of a reset is not finite", numerical=True)
         self._last_seen[place] = answer[0]
@@ -320,7 +331,7 @@ class Slice:
 
     def _read(self, observation: spaces.Observed, out: np.ndarray, i: int, step: int) -> None:
         try:
-            self._write(observation, out[i])
+            self._write(observation, out)
         except spaces.Mismatch as mismatch:
             raise Fault(i, step, str(mismatch)) from None
         except (TypeError, ValueError) as error:
@@ -345,14 +356,21 @@ class Slice:
         except (Fault, InvalidInput):
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {_brief(error, quoted=False)}".rstrip(": ")
-            raise Fault(i, step, f"{what or 'it'} raised {said}") from error
+            raise _raised(i, step, what or "it", error) from error
 
     def close(self) -> None:
         """Close every environment; one that fails to close is left."""
         for env in self.envs:
             with contextlib.suppress(Exception):
                 env.close()
+
+
+def _raised(i: int, step: int, what: str, error: Exception) -> Exception:
+    """The fault of an environment that raised; what is a fault already stays one."""
+    if isinstance(error, Fault):
+        return error
+    said = f"{type(error).__name__}: {_brief(error, quoted=False)}".rstrip(": ")
+    return Fault(i, step, f"{what} raised {said}")
 
 
 def seed_of(entropy: np.ndarray, environment: int, episode: int) -> int:
@@ -367,9 +385,12 @@ def _number(value: Any) -> float:  # noqa: ANN401
     return float(value)
 
 
-def _enter(row: np.ndarray, columns: slice, value: Any, i: int, step: int, what: str) -> None:  # noqa: ANN401, PLR0913
+def _enter(row: np.ndarray, columns: slice, value: Any, i: int, step: int, what: str) -> None:  # noqa: ANN401
     """Write a cost, a number or a vector of the right length, into its place."""
     width = columns.stop - columns.start
+    if width == 1 and type(value) in _FLOATS:
+        row[columns.start] = value
+        return
     try:
         given = np.asarray(value, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):

@@ -1,11 +1,12 @@
 """The JAX-native environments as `gymnasium.Env`s, registered as `apdo/PointGather-v0` and so on.
 
 A step gives the costs in `info["costs"]` (a vector), and `info["cost"]` is their sum. The horizon truncates or
-terminates as the task says. Gymnasium finds the ids by itself once this library is installed; `register` is for when it
-is not.
+terminates as the task says. Importing this module registers the ids:
+
+    gymnasium.make("apdo.envs.native:apdo/PointGather-v0")      imports it by itself
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,6 @@ try:
 except ImportError:
     raise InvalidInput("this needs Gymnasium, which is not installed: pip install 'apdo[gymnasium]'") from None
 
-if TYPE_CHECKING:
-    import jax
-
 REGISTERED = {
     "PointGather": "point-gather",
     "TwoState": "two-state",
@@ -32,17 +30,16 @@ REGISTERED = {
 
 
 def register() -> None:
-    """Make the ids known to Gymnasium, unless they are already."""
+    """Make the ids known to Gymnasium, unless they are already; importing this module does."""
     for name, task in REGISTERED.items():
         if f"apdo/{name}-v0" not in gymnasium.registry:
-            # Gymnasium's own checker would only repeat, in every step, what the tests have checked.
             gymnasium.register(id=f"apdo/{name}-v0", entry_point="apdo.envs.native:NativeEnv", kwargs={"name": task})
 
 
 class NativeEnv(gymnasium.Env[np.ndarray, Any]):
     """One JAX-native environment behind Gymnasium's interface; options are those of the environment."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 5}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
 
     def __init__(self, name: str, render_mode: str | None = None, **changes: object) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -59,7 +56,7 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
             self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.task.action_size,), np.float32)
         self._reset = jax.jit(lambda key: (state := self.task.reset(key), self.task.observe(state)))
         self._step = jax.jit(self.task.step)
-        self._key: jax.Array | None = None
+        self._key: Any = None
         self._state: Any = None
         self._steps = 0
         self.total_reward, self.total_cost = 0.0, np.zeros(len(self.task.cost_names))
@@ -113,3 +110,6 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
             f"{name} {value:g}" for name, value in zip(self.task.cost_names, self.total_cost.round(3), strict=True)
         )
         return f"step {self._steps}, return {self.total_reward:.3g}, {costs}"
+
+
+register()

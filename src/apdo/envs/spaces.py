@@ -52,8 +52,10 @@ def _flattener(space: "Space[Any]", name: str) -> tuple[int, Write]:
         start = getattr(space, "start", np.zeros_like(space.nvec))
         return int(space.nvec.sum()), _choices(space.nvec.reshape(-1), start.reshape(-1), space.nvec.shape, name)
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        keys = list(space.spaces) if isinstance(space, spaces.Dict) else list(range(len(space.spaces)))
-        return _together([(key, *_flattener(space[key], f"{name}[{key!r}]")) for key in keys], type(space), name)
+        parts: list[tuple[Any, Any]] = list(
+            space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        )
+        return _together([(key, *_flattener(part, f"{name}[{key!r}]")) for key, part in parts], type(space), name)
     raise InvalidInput(
         f"observations{name} are a {type(space).__name__} space, which is not supported; "
         "allowed are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple: wrap the environment to give one."

@@ -81,14 +81,13 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     meaning = getattr(task, "action_meaning", None)
     if meaning is None and not settings.normalise and settings.reward_scale == settings.cost_scale == 1.0:
         return plain
-    continuous = meaning is not None and not task.discrete_actions
-    parts = [jnp.asarray(part, dtype=jnp.float32) for part in meaning] if continuous else []
+    own = None if meaning is None or task.discrete_actions else meaning
     wrapped = scaled.Scaled(
         plain,
         normalise=settings.normalise,
         reward_scale=settings.reward_scale,
         cost_scale=settings.cost_scale,
-        meaning=scaled.ActionMeaning(*parts) if continuous else None,
+        meaning=None if own is None else scaled.ActionMeaning(*(jnp.asarray(part, dtype=jnp.float32) for part in own)),
     )
     return cast(Algorithm, wrapped)
 
