@@ -33,10 +33,10 @@ class Trivial(gymnasium.Env):
     def __init__(self):
         self.seen = np.zeros(8, np.float32)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
         return self.seen, {}
 
-    def step(self, action):
+    def step(self, action):  # noqa: ARG002
         return self.seen, 0.0, False, False, {"cost": 0.0}
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from apdo import loop
 from apdo.algorithms import scaled
 from apdo.core.data import Transition
-from apdo.envs import host
+from apdo.envs import OBJECT, host
 from apdo.errors import EnvironmentFailure, NumericalFailure
 
 _RESET, _ACT = range(2)
@@ -99,7 +99,7 @@ def open_copies(training: loop.Training, count: int | None = None) -> host.Copie
 
 def told(fault: host.Fault, training: loop.Training, when: str) -> EnvironmentFailure | NumericalFailure:
     """The fault as the sentence that a user reads."""
-    name = getattr(type(training.environment), "name", type(training.environment).__name__)
+    name = getattr(type(training.environment), "name", "the environment").removeprefix(OBJECT)
     kind = NumericalFailure if fault.numerical else EnvironmentFailure
     return kind(f"{when}{name}, environment {fault.environment}, step {fault.step} of its episode: {fault.what}")
 

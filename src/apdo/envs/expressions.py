@@ -26,7 +26,7 @@ from apdo.errors import InvalidInput
 NAMES = ("obs", "action", "next_obs")
 FUNCTIONS = ("abs", "min", "max", "norm")
 _MOST_CHARACTERS = 1000
-_MOST_NESTING = 50
+_MOST_NESTING = 20
 
 Data: TypeAlias = Mapping[str, np.ndarray]
 """By name, [N, entries]."""
@@ -145,9 +145,7 @@ class _Parser:
             raise InvalidInput(f"the cost {self.text!r} is nested deeper than {_MOST_NESTING} levels.")
         left = self._sum()
         if (sign := self._take(*_COMPARISONS)) is not None:
-            compare, right = _COMPARISONS[sign], self._sum()
-            first = left
-            left = lambda data: compare(first(data), right(data)).astype(np.float64)  # noqa: E731
+            left = _comparison(_COMPARISONS[sign], left, self._sum())
         self.depth -= 1
         return left
 
@@ -158,9 +156,18 @@ class _Parser:
         return self._chain(self._signed, "*", "/")
 
     def _chain(self, part: Callable[[], _Node], *signs: str) -> _Node:
-        node = part()
+        first, rest = part(), []
         while (sign := self._take(*signs)) is not None:
-            node = _binary(_ARITHMETIC[sign], node, part())
+            rest.append((_ARITHMETIC[sign], part()))
+        if not rest:
+            return first
+
+        def node(data: Data) -> np.ndarray:
+            value = first(data)
+            for operation, other in rest:
+                value = operation(value, other(data))
+            return value
+
         return node
 
     def _signed(self) -> _Node:
@@ -179,7 +186,7 @@ class _Parser:
             raise InvalidInput(f"the cost {self.text!r} is nested deeper than {_MOST_NESTING} levels.")
         exponent = self._signed()
         self.depth -= 1
-        return _binary(np.power, base, exponent)
+        return lambda data: np.power(base(data), exponent(data))
 
     def _atom(self) -> _Node:
         kind, token, _ = self.tokens[self.place]
@@ -262,5 +269,11 @@ class _Parser:
             self.reach[name], self.where[name] = needed, at
 
 
-def _binary(operation: Callable[[np.ndarray, np.ndarray], np.ndarray], left: _Node, right: _Node) -> _Node:
-    return lambda data: operation(left(data), right(data))
+def _comparison(compare: Callable[[np.ndarray, np.ndarray], np.ndarray], left: _Node, right: _Node) -> _Node:
+    """1 or 0; what is no number, such as 0/0, stays none: it must not pass for a cost that was not incurred."""
+
+    def node(data: Data) -> np.ndarray:
+        a, b = left(data), right(data)
+        return np.where(np.isnan(a) | np.isnan(b), np.nan, compare(a, b))
+
+    return node

@@ -4,6 +4,7 @@ A task is planned once, by making the environment, resetting it and taking one s
 what it costs and how long that takes are known before a run starts, and everything that does not fit is refused then.
 """
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -160,7 +161,7 @@ class GymnasiumTask:
 @functools.lru_cache(maxsize=64)
 def probe(task: GymnasiumTask) -> Probe:
     """A first look at the environment; everything that does not fit is refused here, before a run starts."""
-    name = type(task).name
+    name = type(task).name.removeprefix(OBJECT)
     try:
         env = type(task).make()
     except InvalidInput:
@@ -170,10 +171,8 @@ def probe(task: GymnasiumTask) -> Probe:
     try:
         return _look(task, name, env)
     finally:
-        try:
+        with contextlib.suppress(Exception):
             env.close()
-        except Exception as error:
-            raise InvalidInput(f"{name} cannot be closed: {_said(error)}.") from error
 
 
 def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:

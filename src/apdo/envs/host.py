@@ -8,6 +8,7 @@ This module knows no JAX: a worker process starts quickly.
 """
 
 import contextlib
+import copy
 import dataclasses
 import json
 import math
@@ -306,7 +307,8 @@ class Slice:
                 i, lambda f=function, b=before: f(b, action, observation, info), step, "a cost function"
             )
             _enter(row, columns, value, i, step, "a cost function's value")
-        self._last_seen[place] = observation
+        if self._functions:
+            self._last_seen[place] = _own(observation)
 
     def _begin(self, i: int) -> None:
         """An episode of copy i, from its own seed."""
@@ -326,7 +328,8 @@ class Slice:
         self._read(answer[0], arrays.observation[i], i, 0)
         if not np.isfinite(arrays.observation[i]).all():
             raise Fault(i, 0, "the observation of a reset is not finite", numerical=True)
-        self._last_seen[place] = answer[0]
+        if self._functions:
+            self._last_seen[place] = _own(answer[0])
         arrays.step[i] = 0
 
     def _read(self, observation: spaces.Observed, out: np.ndarray, i: int, step: int) -> None:
@@ -377,6 +380,11 @@ def seed_of(entropy: np.ndarray, environment: int, episode: int) -> int:
     """The seed of an episode, of 31 bits."""
     sequence = np.random.SeedSequence(entropy.tolist(), spawn_key=(environment, episode))
     return int(sequence.generate_state(1)[0] >> 1)
+
+
+def _own(observation: spaces.Observed) -> spaces.Observed:
+    """A copy: an environment may go on writing into what it has given."""
+    return observation.copy() if isinstance(observation, np.ndarray) else copy.deepcopy(observation)
 
 
 def _number(value: Any) -> float:  # noqa: ANN401
