@@ -35,7 +35,7 @@ class Broken(gymnasium.Env):
 
     def __init__(self, what="", after=4):
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.what, self.after, self.steps, self.resets = what, after, 0, 0
 
     def reset(self, *, seed=None, options=None):

@@ -118,7 +118,7 @@ def acting_on_batches(act: Callable[..., tuple[Array, PyTree]]) -> ActOnBatch:
 def key_data(key: PRNGKeyArray, environments: int) -> Iterator[np.ndarray]:
     """For every step a key for each environment, as data [N, ...]."""
     for piece in itertools.count():
-        yield from np.asarray(_keys_ahead(key, np.uint32(piece), environments))
+        yield from np.asarray(_keys_ahead(key, np.int32(piece), environments))
 
 
 @partial(jax.jit, static_argnums=2)

@@ -12,7 +12,7 @@ from apdo.core.statistics import Statistics
 from apdo.problem import Problem
 
 CONFIG = pdo.Config(
-    primal=primal_steps.Reinforce(),
+    primal=primal_steps.LikelihoodRatio(),
     policy=policies.Config(hidden=(4,)),
     critic=critics.Config(hidden=(4,), minibatches=2),
 )
@@ -93,7 +93,7 @@ def test_the_learned_policy_takes_raw_observations_and_gives_the_environments_ac
 
 def test_an_adjustment_finds_its_multiplier_in_raw_units(batch):
     config = apdo.Config(
-        primal=primal_steps.Reinforce(),
+        primal=primal_steps.LikelihoodRatio(),
         policy=policies.Config(hidden=(4,)),
         critic=critics.Config(hidden=(4,), minibatches=2),
         k_adj=0,

@@ -106,7 +106,20 @@ def test_what_is_no_expression_is_refused_at_its_character(text, says):
 
 def test_random_text_is_parsed_or_refused_and_nothing_else():
     rng = random.Random(1)
-    pieces = [*"0123456789+-*/<>=!()[],:. \t", "obs", "action", "abs", "norm", "min(", "**", "e5", "_", "é", "\x00", "[0]"]
+    pieces = [
+        *"0123456789+-*/<>=!()[],:. \t",
+        "obs",
+        "action",
+        "abs",
+        "norm",
+        "min(",
+        "**",
+        "e5",
+        "_",
+        "é",
+        "\x00",
+        "[0]",
+    ]
     outcomes = set()
     for _ in range(3000):
         text = "".join(rng.choice(pieces) for _ in range(rng.randrange(1, 12)))

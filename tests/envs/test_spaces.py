@@ -22,7 +22,9 @@ SPACES = [
     spaces.MultiBinary([2, 2]),
     spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)), spaces.Tuple((spaces.MultiBinary(2),)))),
     spaces.Dict(
-        b=spaces.Discrete(2), a=spaces.Box(-1, 1, (2, 2)), c=spaces.Dict(z=spaces.MultiDiscrete([3, 2]), y=spaces.Discrete(2))
+        b=spaces.Discrete(2),
+        a=spaces.Box(-1, 1, (2, 2)),
+        c=spaces.Dict(z=spaces.MultiDiscrete([3, 2]), y=spaces.Discrete(2)),
     ),
 ]
 

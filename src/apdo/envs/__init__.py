@@ -66,6 +66,9 @@ def of_object(environment: object, costs: object = None) -> tuple[str, type[Any]
     Costs that are text become an option, which a file can hold; functions stay with the class.
     """
     parts = () if costs is None else (costs,) if isinstance(costs, str) or callable(costs) else tuple(costs)  # pyright: ignore[reportArgumentType]
+    for part in parts:
+        if not isinstance(part, str) and not callable(part):
+            raise InvalidInput(f"a cost is a function or an expression, not {part!r}.")
     text = bool(parts) and all(isinstance(part, str) for part in parts)
     changes = {"cost": "; ".join(str(part) for part in parts)} if text else {}
     if isinstance(environment, str):

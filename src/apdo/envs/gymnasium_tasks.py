@@ -333,9 +333,6 @@ def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> 
         name, make = OBJECT + getattr(given, "__name__", type(given).__name__), given
     else:
         name, make = OBJECT + type(getattr(given, "unwrapped", given)).__name__, _copier(given)
-    for cost in costs:
-        if not isinstance(cost, str) and not callable(cost):
-            raise InvalidInput(f"a cost is a function or an expression, not {cost!r}.")
     names = tuple(cost if isinstance(cost, str) else getattr(cost, "__name__", "cost") for cost in costs)
     members = {"name": name, "make": staticmethod(make), "functions": tuple(costs), "function_names": names}
     return _subclass(GymnasiumTask, members)

@@ -120,6 +120,7 @@ class HostTask(Protocol):
         ...
 
 
+@runtime_checkable
 class Copies(Protocol):
     """N copies of an environment, and the arrays that they read and write."""
 
