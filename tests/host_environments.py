@@ -1,5 +1,6 @@
 """Gymnasium environments for tests: one that can be counted by hand, and one that breaks its contract on demand."""
 
+import os
 import time
 
 import gymnasium
@@ -12,12 +13,12 @@ class Counting(gymnasium.Env):
 
     def __init__(self, length=3, cut=10**6):
         self.observation_space = spaces.Box(-1e6, 1e6, (2,), np.float64)
-        self.action_space = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, np.inf]))
+        self.action_space = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, np.inf], np.float32))
         self.length, self.cut = length, cut
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.seed_seen, self.steps = seed % 1000, 0
+        self.seed_seen, self.steps = (seed or 0) % 1000, 0
         return self._look(), {}
 
     def step(self, action):
@@ -30,60 +31,61 @@ class Counting(gymnasium.Env):
         return np.array([self.seed_seen, self.steps], np.float64)
 
 
-class Broken(gymnasium.Env):
-    """Behaves until its `after`-th step, or reset, and then does `what`."""
+def _wait():
+    time.sleep(30.0)
+
+
+def _burn():
+    raise RuntimeError("the motor\nis on fire")
+
+
+FAULTS = {
+    "nan observation": {"observation": np.array([0.0, np.nan], np.float32)},
+    "huge observation": {"observation": np.array([0.0, 1e300])},
+    "shape": {"observation": np.zeros(3, np.float32)},
+    "dtype": {"observation": np.array(["a", "b"])},
+    "nan reward": {"reward": float("nan")},
+    "reward text": {"reward": "much"},
+    "terminated": {"terminated": "yes"},
+    "infinite cost": {"info": {"cost": float("inf")}},
+    "no cost": {"info": {}},
+    "two costs": {"info": {"cost": [1.0, 2.0]}},
+    "raises": {"does": _burn},
+    "hangs": {"does": _wait},
+    "exits": {"does": lambda: os._exit(7)},
+}
+"""What a step gives or does instead."""
+
+
+class Broken:
+    """Behaves until its `after`-th step, or second reset, and then does `what`; no subclass of anything."""
 
     def __init__(self, what="", after=4):
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.what, self.after, self.steps, self.resets = what, after, 0, 0
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
+    def reset(self, *, seed):
         self.resets += 1
         self.inside = 0
-        if self.what == "space" and self.resets > 1:
+        again = self.resets > 1
+        if self.what == "space" and again:
             self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        if self.what == "reset nan" and self.resets > 1:
-            return np.full(2, np.nan, np.float32), {}
-        if self.what == "reset bare" and self.resets > 1:
-            return np.zeros(2, np.float32)
-        return np.zeros(2, np.float32), {}
+        seen = np.full(2, np.nan if self.what == "reset nan" and again else 0.0, np.float32)
+        return seen if self.what == "reset bare" and again else (seen, {})
 
     def step(self, action):
         self.steps += 1
         self.inside += 1
-        seen, reward, terminated, info = np.zeros(2, np.float32), 1.0, False, {"cost": 0.0}
+        outcome = {"observation": np.zeros(2, np.float32), "reward": 1.0, "terminated": False}
+        outcome |= {"truncated": self.inside >= 5, "info": {"cost": 0.0}}
         if self.steps >= self.after:
-            match self.what:
-                case "nan observation":
-                    seen = np.array([0.0, np.nan], np.float32)
-                case "nan reward":
-                    reward = float("nan")
-                case "infinite cost":
-                    info = {"cost": float("inf")}
-                case "huge observation":
-                    seen = np.array([0.0, 1e300])
-                case "shape":
-                    seen = np.zeros(3, np.float32)
-                case "dtype":
-                    seen = np.array(["a", "b"])
-                case "reward text":
-                    reward = "much"
-                case "terminated":
-                    terminated = "yes"
-                case "four":
-                    return seen, reward, terminated, info
-                case "no cost":
-                    info = {}
-                case "two costs":
-                    info = {"cost": [1.0, 2.0]}
-                case "raises":
-                    raise RuntimeError("the motor\nis on fire")
-                case "hangs":
-                    time.sleep(30.0)
-                case "exits":
-                    import os
+            instead = FAULTS.get(self.what, {})
+            outcome |= {name: value for name, value in instead.items() if name != "does"}
+            instead.get("does", lambda: None)()
+            if self.what == "four":
+                outcome.pop("truncated")
+        return tuple(outcome.values())
 
-                    os._exit(7)
-        return seen, reward, terminated, self.inside >= 5, info
+    def close(self):
+        pass

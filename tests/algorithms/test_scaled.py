@@ -44,8 +44,8 @@ def test_factors_of_one_and_no_normalisation_change_nothing(batch):
 def test_what_is_measured_does_not_depend_on_the_factors(batch):
     key = jax.random.key(0)
     found = []
-    for factors in ({}, {"reward_scale": 0.01, "cost_scale": 50.0}):
-        algorithm = Scaled(pdo, normalise=False, **factors)
+    for reward, cost in ((1.0, 1.0), (0.01, 50.0)):
+        algorithm = Scaled(pdo, normalise=False, reward_scale=reward, cost_scale=cost)
         state = algorithm.init(CONFIG, PROBLEM, key)
         found.append(algorithm.step(CONFIG, PROBLEM, state, batch, key))
     (_, metrics), (state, scaled) = found

@@ -10,7 +10,7 @@ from apdo.errors import InvalidInput
 
 pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
 
-from host_environments import Broken, Counting  # noqa: E402
+from host_environments import Broken, Counting
 
 
 def task_of(make, costs=None, **options):

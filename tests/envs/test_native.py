@@ -90,7 +90,7 @@ def test_options_of_the_task_are_options_of_the_environment():
     assert env.task.bomb_penalty == 1.0
     with pytest.raises(InvalidInput, match="unknown option"):
         gymnasium.make("apdo/PointGather-v0", bombs=1)
+    grid = gymnasium.make("apdo/Gridworld-v0").unwrapped
+    grid.reset(seed=0)
     with pytest.raises(InvalidInput, match="whole number from 0 to 3"):
-        grid = gymnasium.make("apdo/Gridworld-v0").unwrapped
-        grid.reset(seed=0)
         grid.step(7)

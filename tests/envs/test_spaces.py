@@ -51,7 +51,7 @@ def test_a_flattened_observation_is_that_of_the_definition_and_of_gymnasium(spac
         sample = space.sample()
         out = np.full(size, np.nan, np.float32)
         write(sample, out)
-        np.testing.assert_array_equal(out, np.float32(walk(space, sample)))
+        np.testing.assert_array_equal(out, np.array(walk(space, sample), np.float32))
         np.testing.assert_allclose(out, spaces.flatten(space, sample), rtol=1e-6)
 
 
@@ -97,8 +97,9 @@ def test_actions_of_whole_numbers_are_refused():
 
 
 def test_plus_and_minus_one_are_the_bounds_and_beyond_them_is_clipped():
-    space = spaces.Box(np.float32([-2.0, 0.0, -np.inf]), np.float32([4.0, np.inf, np.inf]))
-    numbers, given = ours.actions(space).translator()(np.float32([[-1, 3, -7], [1, -3, 7], [0, 0, 0], [9, 0, 0]]))
+    space = spaces.Box(np.array([-2.0, 0.0, -np.inf], np.float32), np.array([4.0, np.inf, np.inf], np.float32))
+    policys = np.array([[-1, 3, -7], [1, -3, 7], [0, 0, 0], [9, 0, 0]], np.float32)
+    numbers, given = ours.actions(space).translator()(policys)
     np.testing.assert_allclose(numbers, [[-2, 3, -7], [4, 0, 7], [1, 0, 0], [4, 0, 0]])
     assert given.dtype == np.float32
     assert all(space.contains(action) for action in given)
