@@ -13,7 +13,6 @@ import time
 from functools import partial
 
 import gymnasium
-import jax
 import numpy as np
 from jax import random
 
@@ -61,13 +60,12 @@ def bridged(environment, environments: int, steps: int, repetitions: int, **opti
     changes |= {"batch": batch, "environments": environments, "max_episode_steps": steps, "limits": 25.0} | options
     training = runner.training_of(settings.specify("pdo", name, changes, task=task))
     copies = hosted.open_copies(training)
-    act = hosted.acting_on_batches(partial(training.algorithm.act, training.config))
-    state = loop.start(training, [0])
-    parameters = jax.tree.map(lambda leaf: leaf[0], state.algorithm)
+    actor = hosted.Actor(partial(training.algorithm.act, training.config), training)
+    act = actor.of(loop.start(training, [0]).algorithm, (), seed=0)
     seconds = []
     for k in range(repetitions + 1):
         began, worked = time.perf_counter(), time.process_time()
-        hosted.collect(copies, act, parameters, (), random.key(k), training.steps)
+        hosted.collect(copies, act, (), random.key(k), training.steps)
         took, used = time.perf_counter() - began, time.process_time() - worked
         seconds.append((took / training.steps, used / training.steps))
     copies.close()
@@ -82,7 +80,8 @@ def measure(name: str, environment, make, environments: int, repetitions: int, *
         "figure": f"bridge overhead, {name}",
         "value": round(float(clock.min()), 2),
         "median": round(float(np.median(clock)), 2),
-        "processor_time": round(float(work.min()), 2),
+        # Workers' own processor time is not this process's.
+        "processor_time": round(float(work.min()), 2) if options["workers"] == "0" else None,
         "own_step": round(1e6 / environments * float(own[:, 0].min()), 2),
         "unit": "µs per step and environment",
         "environments": environments,

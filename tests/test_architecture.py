@@ -38,7 +38,7 @@ LAYERS = {
         "report",
     },
     "__init__": {"errors", "envs", "experiment", "policy"},
-    "cli": {"__init__", "errors", "finite", "exact", "algorithms", "envs", "experiment", "report"},
+    "cli": {"__init__", "errors", "options", "finite", "exact", "algorithms", "envs", "experiment", "report"},
 }
 """What each part of the package may import, besides itself."""
 

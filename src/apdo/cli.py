@@ -529,11 +529,13 @@ def _train_usage() -> str:
 def _options_help(algorithm: str, environment: str) -> str:
     from apdo import algorithms, envs
     from apdo.experiment.settings import Settings
+    from apdo.options import override
 
+    task = envs.find(environment)
     sections = [
-        ("the run", Settings()),
+        ("the run", override(Settings(), getattr(task, "defaults", {}))),
         (algorithm, algorithms.find(algorithm).Config()),
-        (environment, envs.find(environment)()),
+        (environment, task()),
     ]
     return "".join(f"\n  {title}\n{_table(_rows(config))}\n" for title, config in sections)
 

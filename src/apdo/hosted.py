@@ -9,6 +9,7 @@ seed.
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +26,10 @@ from apdo.errors import EnvironmentFailure, NumericalFailure
 
 _RESET, _ACT = range(2)
 
-ActOnBatch = Callable[[PyTree, PyTree, ArrayLike, ArrayLike], tuple[Array, PyTree]]
-"""(parameters, memories [N], observations [N, O], key data [N, ...]) ↦ (actions [N, A], memories [N])."""
+ActOnBatch = Callable[[PyTree, ArrayLike, ArrayLike], tuple[Array, PyTree]]
+"""(memories [N], observations [N, O], key data [N, ...]) ↦ (actions [N, A], memories [N])."""
+Structure: TypeAlias = Any
+"""How leaves make a tree; JAX does not name the type."""
 _AHEAD = 64
 """Steps whose keys are drawn at once: drawing them one by one would take as long as acting."""
 
@@ -42,7 +45,7 @@ class Advance:
     def __init__(self, training: loop.Training) -> None:
         self.training = training
         self._copies: host.Copies | None = None
-        self._act = acting_on_batches(partial(training.algorithm.act, training.config))
+        self._actor = Actor(partial(training.algorithm.act, training.config), training)
         self._learn = jax.jit(self._learn_all, donate_argnums=0)
 
     def __call__(self, state: loop.State, count: Int[Array, ""]) -> loop.Chunk:  # noqa: ARG002
@@ -51,11 +54,11 @@ class Advance:
             self._copies = open_copies(self.training)
         batches = []
         for s in range(state.key.shape[0]):
-            own = jax.tree.map(lambda leaf, s=s: leaf[s], state.algorithm)
             key = random.fold_in(random.fold_in(state.key[s], state.epoch), loop.COLLECT)
             memory = self.training.algorithm.memory(self.training.config, self.training.problem)
+            act = self._actor.of(state.algorithm, memory, seed=s)
             try:
-                batches.append(collect(self._copies, self._act, own, memory, key, self.training.steps))
+                batches.append(collect(self._copies, act, memory, key, self.training.steps))
             except host.Fault as fault:
                 raise told(fault, self.training, f"epoch {int(state.epoch)}, ") from fault
         batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
@@ -104,15 +107,56 @@ def told(fault: host.Fault, training: loop.Training, when: str) -> EnvironmentFa
     return kind(f"{when}{name}, environment {fault.environment}, step {fault.step} of its episode: {fault.what}")
 
 
-def acting_on_batches(act: Callable[..., tuple[Array, PyTree]]) -> ActOnBatch:
-    """`act(parameters, memory, observation, key)` for all environments in one compiled call."""
+class Actor:
+    """`act(parameters, memory, observation, key)` for all environments in one compiled call.
 
-    @jax.jit
-    def on_batch(parameters: PyTree, memory: PyTree, observation: Array, keys: Array) -> tuple[Array, PyTree]:
-        with jax.default_matmul_precision("highest"):
-            return jax.vmap(partial(act, parameters))(memory, observation, random.wrap_key_data(keys))
+    Acting reads a few arrays of a state that holds critics, optimisers and buffers besides. A call hands over only
+    those that are read: each array costs about a microsecond, and slicing a buffer by seed would copy it.
+    """
 
-    return on_batch
+    def __init__(
+        self, act: Callable[..., tuple[Array, PyTree]], training: loop.Training, environments: int | None = None
+    ) -> None:
+        self._act = act
+        self._environments = environments or training.environments
+        self._observations = jax.ShapeDtypeStruct(
+            (self._environments, training.problem.observation_size), np.dtype(np.float32)
+        )
+        self._read: list[int] = []
+        self._compiled: Callable[..., tuple[Array, PyTree]] | None = None
+
+    def of(self, parameters: PyTree, memory: PyTree, seed: int | None = None) -> ActOnBatch:
+        """Acting with these parameters, or with those of one seed."""
+        leaves, structure = jax.tree.flatten(parameters)
+        if self._compiled is None:
+            shapes = [jax.ShapeDtypeStruct(x.shape if seed is None else x.shape[1:], x.dtype) for x in leaves]
+            self._prepare(shapes, structure, memory)
+        own = [leaves[i] if seed is None else leaves[i][seed] for i in self._read]
+        return partial(cast(Callable[..., tuple[Array, PyTree]], self._compiled), own)
+
+    def _prepare(self, shapes: list[jax.ShapeDtypeStruct], structure: Structure, memory: PyTree) -> None:
+        def on_batch(leaves: list[Any], memory: PyTree, observation: Array, keys: Array) -> tuple[Array, PyTree]:
+            with jax.default_matmul_precision("highest"):
+                act = partial(self._act, jax.tree.unflatten(structure, leaves))
+                return jax.vmap(act)(memory, observation, random.wrap_key_data(keys))
+
+        memories = jax.eval_shape(lambda: spread(memory, self._environments))
+        keys = jax.eval_shape(lambda: random.key_data(random.split(random.key(0), self._environments)))
+        traced = jax.make_jaxpr(on_batch)(shapes, memories, self._observations, keys).jaxpr
+        read = {id(variable) for equation in traced.eqns for variable in equation.invars}
+        read |= {id(variable) for variable in traced.outvars}
+        self._read = [i for i, variable in enumerate(traced.invars[: len(shapes)]) if id(variable) in read]
+
+        def on_what_is_read(own: list[Array], memory: PyTree, observation: Array, keys: Array) -> tuple[Array, PyTree]:
+            given = dict(zip(self._read, own, strict=True))
+            return on_batch([given.get(i, shape) for i, shape in enumerate(shapes)], memory, observation, keys)
+
+        self._compiled = jax.jit(on_what_is_read)
+
+
+def spread(memory: PyTree, environments: int) -> PyTree:
+    """The same memory for each environment."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (environments, *leaf.shape)), memory)
 
 
 def key_data(key: PRNGKeyArray, environments: int) -> Iterator[np.ndarray]:
@@ -126,9 +170,7 @@ def _keys_ahead(key: PRNGKeyArray, piece: Int[Array, ""], environments: int) -> 
     return random.key_data(random.split(random.fold_in(key, piece), (_AHEAD, environments)))
 
 
-def collect(
-    copies: host.Copies, act: ActOnBatch, parameters: PyTree, memory: PyTree, key: PRNGKeyArray, steps: int
-) -> Transition:
+def collect(copies: host.Copies, act: ActOnBatch, memory: PyTree, key: PRNGKeyArray, steps: int) -> Transition:
     """T steps of N environments, each starting with a fresh episode, like `rollout.collect`."""
     arrays = copies.arrays
     n = arrays.count
@@ -142,7 +184,7 @@ def collect(
         "truncated": np.empty((steps, n), bool),
         "step": np.empty((steps, n), np.int32),
     }
-    fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)), memory)
+    fresh = spread(memory, n)
     remembers = bool(jax.tree.leaves(memory))
     keys = key_data(random.fold_in(key, _ACT), n)
     memories = fresh
@@ -151,7 +193,7 @@ def collect(
         for t in range(steps):
             record["observation"][t], record["step"][t] = arrays.observation, arrays.step
             # A copy: the compiled call may look into the array itself, which the environments overwrite.
-            actions, memories = act(parameters, memories, record["observation"][t], next(keys))
+            actions, memories = act(memories, record["observation"][t], next(keys))
             arrays.action[:] = record["action"][t] = np.asarray(actions)
             copies.step(last=t + 1 == steps)
             for name in ("reward", "cost", "next_observation", "terminated", "truncated"):
@@ -181,8 +223,8 @@ def play(
         distribution = policy.inner(observation)
         return distribution.mode() if deterministic else distribution.sample(key), memory
 
-    on_batch = acting_on_batches(act)
     n = min(training.environments, episodes)
+    on_batch = Actor(act, training, n).of(network, ())
     quota = np.asarray([episodes // n + (i < episodes % n) for i in range(n)])
     copies = open_copies(training, n)
     done: list[np.ndarray] = []
@@ -193,7 +235,7 @@ def play(
             copies.reset(_entropy(random.fold_in(key, _RESET)))
             while True:
                 weight = factors[None] ** arrays.step[:, None]
-                arrays.action[:] = np.asarray(on_batch(network, (), arrays.observation.copy(), next(keys))[0])
+                arrays.action[:] = np.asarray(on_batch((), arrays.observation.copy(), next(keys))[0])
                 copies.step(last=False)
                 running += weight * np.concatenate([arrays.reward[:, None], arrays.cost, arrays.cost], axis=1)
                 for i in np.flatnonzero(arrays.terminated | arrays.truncated):
