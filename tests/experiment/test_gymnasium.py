@@ -1,6 +1,5 @@
 """Gymnasium environments through the whole of a run: the command line, resuming, evaluating, and faults on the way."""
 
-import json
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pytest
 
 import apdo
 from apdo import cli, hosted
+from apdo.envs import host
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure
 from apdo.experiment import evaluation, runner, settings
 from apdo.report import runs
@@ -30,14 +30,6 @@ SMALL = {
 WORDS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value).strip("(),"))]
 PENDULUM = ["train", "pdo", "Pendulum-v1", "--cost", "abs(obs[2]) > 4", "--cost", "action[0] ** 2", "--limits", "5,20"]
 PENDULUM += [*WORDS, "--max-episode-steps", "10", "--quiet"]
-
-
-def rows(folder):
-    """The metrics without the wall clock and checksums."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {name: value for name, value in line.items() if name not in ("seconds", "sha256", "check")} for line in lines
-    ]
 
 
 def metrics_of(folder):
@@ -179,6 +171,25 @@ def test_a_fault_is_told_with_epoch_environment_and_step_and_the_state_before_it
     assert path.exists()
     assert runs.read_description(tmp_path / "run")["status"] == "failed"
     assert len(runs.read(tmp_path / "run").epochs) == 2
+
+
+@pytest.mark.parametrize(("numerical", "status"), [(False, 1), (True, 3)])
+def test_the_command_line_tells_a_fault_in_one_line_and_by_its_exit_status(
+    numerical, status, tmp_path, monkeypatch, capsys
+):
+    def collect(*_):
+        raise host.Fault(2, 7, "it is broken", numerical=numerical)
+
+    monkeypatch.setattr(hosted, "collect", collect)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*PENDULUM, "--out", str(tmp_path / "run")])
+    assert stopped.value.code == status
+    saved = tmp_path / "run" / "checkpoints" / "epoch-000000.npz"
+    assert capsys.readouterr().err == (
+        "apdo: epoch 0, Pendulum-v1, environment 2, step 7 of its episode: it is broken; "
+        f"the state before that epoch is saved in {saved}.\n"
+    )
+    assert saved.exists()
 
 
 @pytest.mark.parametrize(
