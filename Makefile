@@ -21,6 +21,8 @@ check: .venv/dev
 bench: .venv/run
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.exact
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[gymnasium]'
+	$(BIN)/python -m benchmarks.bridge
 
 theory: .venv/run
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.theory

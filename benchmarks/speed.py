@@ -26,6 +26,7 @@ from apdo import loop, rollout
 from apdo.algorithms import on_policy, pd_ddpg, pdo, primal_steps
 from apdo.core import critics, replay
 from apdo.core.data import flatten
+from apdo.envs.environment import Environment
 from apdo.experiment import runner, settings
 
 
@@ -75,7 +76,8 @@ def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) ->
         act = partial(pdo.act, config, algorithm)
         axis = "seeds" if training.side_by_side else None
         shape = {"steps": training.steps, "environments": training.environments}
-        return rollout.collect(training.environment, act, (), key, **shape, seeds_axis=axis)
+        environment = cast(Environment, training.environment)
+        return rollout.collect(environment, act, (), key, **shape, seeds_axis=axis)
 
     def estimate(algorithm, batch):
         return on_policy.estimate(problem, algorithm.critic, batch, config.trace, config.cost_trace)
@@ -107,7 +109,7 @@ def off_policy_speed(training: loop.Training, learners: int, repetitions: int, i
         policy = pdo.init(pdo.Config(), problem, key).policy
         buffer = pd_ddpg.empty_buffer(problem, 2 * problem.batch)
         batch = rollout.collect(
-            training.environment,
+            cast(Environment, training.environment),
             lambda memory, o, k: (policy(o).sample(k), memory),
             (),
             key,

@@ -20,6 +20,7 @@ LAYERS = {
     "envs": {"errors", "options", "finite", "exact"},
     "rollout": {"core", "envs"},
     "loop": {"problem", "core", "algorithms", "envs", "rollout"},
+    "hosted": {"errors", "core", "algorithms", "envs", "loop"},
     "policy": {"errors"},
     "report": {"errors", "files"},
     "experiment": {
@@ -32,11 +33,12 @@ LAYERS = {
         "envs",
         "rollout",
         "loop",
+        "hosted",
         "policy",
         "report",
     },
-    "__init__": {"errors", "experiment", "policy"},
-    "cli": {"__init__", "errors", "finite", "exact", "algorithms", "envs", "experiment", "report"},
+    "__init__": {"errors", "envs", "experiment", "policy"},
+    "cli": {"__init__", "errors", "options", "finite", "exact", "algorithms", "envs", "experiment", "report"},
 }
 """What each part of the package may import, besides itself."""
 

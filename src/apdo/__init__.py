@@ -10,20 +10,30 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apdo.errors import InvalidInput, NumericalFailure, StorageFailure
+from apdo.errors import EnvironmentFailure, InvalidInput, NumericalFailure, StorageFailure
 
 if TYPE_CHECKING:
     from apdo.experiment.runner import Result
     from apdo.policy import Policy
 
 __version__ = "0.1.0"
-__all__ = ["InvalidInput", "NumericalFailure", "StorageFailure", "__version__", "load", "resume", "train"]
+__all__ = [
+    "EnvironmentFailure",
+    "InvalidInput",
+    "NumericalFailure",
+    "StorageFailure",
+    "__version__",
+    "load",
+    "resume",
+    "train",
+]
 
 
 def train(
     algorithm: str,
-    environment: str,
+    environment: object,
     *,
+    costs: object = None,
     preset: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
@@ -32,14 +42,20 @@ def train(
 ) -> "Result":
     """Train and return the learned policies and the metrics; the run folder is the same that the command line makes.
 
+    `environment` is a name, a Gymnasium id, a Gymnasium environment, or a function that makes one; `costs` are then
+    functions of (observation, action, next observation, info), expressions such as "abs(obs[2]) > 4", or both in a
+    list; without any, `info["cost"]` or `info["costs"]` count. `limits=25` limits the total of an episode.
+
     With `resume`, the run that is in `out` goes on, if there is one. Options have the command line's names, with "_"
     for "-" and "__" for ".":
     `epochs=50, primal="ppo", primal__clip=0.1`.
     """
+    from apdo import envs
     from apdo.experiment import runner, settings
 
-    changes = {name.replace("__", "."): value for name, value in options.items()}
-    experiment = settings.specify(algorithm, environment, changes, preset)
+    name, task, given = envs.of_object(environment, costs)
+    changes = given | {name.replace("__", "."): value for name, value in options.items()}
+    experiment = settings.specify(algorithm, name, changes, preset, task)
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")
@@ -47,11 +63,23 @@ def train(
     return runner.run(experiment, None if out is None else Path(out), quiet=quiet)
 
 
-def resume(run: str | Path, *, quiet: bool = False, epochs: int | None = None) -> "Result":
-    """Go on with an interrupted run, for more epochs than planned if `epochs` says so."""
+def resume(
+    run: str | Path,
+    *,
+    quiet: bool = False,
+    epochs: int | None = None,
+    environment: object = None,
+    costs: object = None,
+) -> "Result":
+    """Go on with an interrupted run, for more epochs than planned if `epochs` says so.
+
+    A run whose environment or costs were Python objects needs them again.
+    """
+    from apdo import envs
     from apdo.experiment import runner
 
-    return runner.resume(Path(run), quiet, epochs)
+    task = None if environment is None else envs.of_object(environment, costs)[1]
+    return runner.resume(Path(run), quiet, epochs, task=task)
 
 
 def load(run: str | Path, seed: int | None = None) -> "Policy":

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from apdo import __version__
 from apdo.algorithms import ALGORITHMS
-from apdo.envs import ENVIRONMENTS
-from apdo.errors import Interrupted, InvalidInput, NumericalFailure, StorageFailure, unknown
+from apdo.envs import ENVIRONMENTS, check_name, is_gymnasium_id
+from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure, unknown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -63,6 +63,9 @@ apdo train ALGORITHM ENVIRONMENT [options]
   --out DIR                the run folder (default: runs/ALGORITHM-ENVIRONMENT-TIME); must not exist
   --resume                 go on with the run that is in DIR, if there is one of the same configuration
   --quiet                  no display
+
+  ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost where it reports
+  none: apdo train apdo Pendulum-v1 --cost 'abs(obs[2]) > 4' --limit 25. --cost may be repeated.
 
   SIGTERM and Ctrl-C finish the epoch, save, and say how to go on; a second Ctrl-C stops at once.
 """
@@ -146,9 +149,9 @@ apdo solve FILE [options]
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point.
 
-    Exit status 0 also for a run that was asked to stop and has saved itself; 1 for a file that could not be written and
-    for a rerun that came out differently, 2 for what cannot be done, 3 for a numerical failure, 130 for an
-    interruption.
+    Exit status 0 also for a run that was asked to stop and has saved itself; 1 for a file that could not be written, an
+    environment that broke its contract in the middle of a run and a rerun that came out differently, 2 for what cannot
+    be done, 3 for a numerical failure, 130 for an interruption.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -157,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _stop(f"apdo: {error}", 2)
     except NumericalFailure as error:
         _stop(f"apdo: {error}", 3)
-    except StorageFailure as error:
+    except (StorageFailure, EnvironmentFailure) as error:
         _stop(f"apdo: {error}", 1)
     except Interrupted as stopped:
         _stop(f"apdo: {stopped}", 0)
@@ -202,14 +205,13 @@ def _train(given: list[str]) -> None:
     if given and given[0] not in ALGORITHMS and not given[0].startswith("-"):
         raise unknown("algorithm", given[0], ALGORITHMS)
     if wants_help:
-        environment = names[1] if len(names) > 1 and names[1] in ENVIRONMENTS else next(iter(ENVIRONMENTS))
+        environment = names[1] if len(names) > 1 and _is_environment(names[1]) else next(iter(ENVIRONMENTS))
         print(_train_usage() + _options_help(given[0], environment), end="")
         return
     if len(given) < 2 or given[0].startswith("-") or given[1].startswith("-"):
         raise InvalidInput("train needs an algorithm and an environment first, as in: apdo train apdo point-gather.")
     algorithm, environment, rest = given[0], given[1], given[2:]
-    if environment not in ENVIRONMENTS:
-        raise unknown("environment", environment, ENVIRONMENTS)
+    check_name(environment)
     from apdo import algorithms, envs
     from apdo.experiment import settings
 
@@ -236,6 +238,10 @@ def _train(given: list[str]) -> None:
     else:
         result = runner.run(experiment, folder, quiet=bool(quiet))
     _tell(result, bool(quiet))
+
+
+def _is_environment(name: str) -> bool:
+    return name in ENVIRONMENTS or is_gymnasium_id(name)
 
 
 def _tell(result: "Result", quiet: bool) -> None:
@@ -449,6 +455,10 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 }
 
 
+_REPEATED = ("cost",)
+"""Options that may be given several times, and then hold all that was given."""
+
+
 def _pairs(words: list[str], flags: set[str] | None = None, known: Sequence[str] | None = None) -> dict[str, Any]:
     """--name value, --name=value and, for flags, --name alone or --no-name, as a dictionary with "_" for "-"."""
     pairs: dict[str, Any] = {}
@@ -461,6 +471,7 @@ def _pairs(words: list[str], flags: set[str] | None = None, known: Sequence[str]
         name = name.replace("-", "_")
         if known is not None and name not in known:
             raise unknown("option", word, [f"--{option}" for option in known])
+        before = pairs.get(name) if name in _REPEATED else None
         if has_value:
             pairs[name] = value
         elif flags and name in flags:
@@ -471,6 +482,8 @@ def _pairs(words: list[str], flags: set[str] | None = None, known: Sequence[str]
             pairs[name] = rest.pop(0)
         else:
             pairs[name] = None
+        if isinstance(before, str) and isinstance(pairs[name], str):
+            pairs[name] = f"{before}; {pairs[name]}"
     missing = [name for name, value in pairs.items() if value is None]
     if missing and known is not None:
         raise InvalidInput(f"--{missing[0]} needs a value.")
@@ -516,11 +529,13 @@ def _train_usage() -> str:
 def _options_help(algorithm: str, environment: str) -> str:
     from apdo import algorithms, envs
     from apdo.experiment.settings import Settings
+    from apdo.options import override
 
+    task = envs.find(environment)
     sections = [
-        ("the run", Settings()),
+        ("the run", override(Settings(), getattr(task, "defaults", {}))),
         (algorithm, algorithms.find(algorithm).Config()),
-        (environment, envs.find(environment)()),
+        (environment, task()),
     ]
     return "".join(f"\n  {title}\n{_table(_rows(config))}\n" for title, config in sections)
 

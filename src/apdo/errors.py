@@ -12,6 +12,10 @@ class NumericalFailure(ArithmeticError):
     """An update produced NaN or infinity; the last good state has been saved. Exit status 3."""
 
 
+class EnvironmentFailure(RuntimeError):
+    """An environment broke its contract in the middle of a run; the last good state has been saved. Exit status 1."""
+
+
 class StorageFailure(OSError):
     """A file could not be written; what was saved before is whole. Exit status 1."""
 

@@ -16,10 +16,12 @@ from jax import random
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray, PyTree
 
 from apdo import rollout
+from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm, OwnConfig
 from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.envs.environment import Environment
+from apdo.envs.host import HostTask
 from apdo.problem import Problem
 
 CHUNK = 32
@@ -27,7 +29,7 @@ CHUNK = 32
 
 _SEEDS = "seeds"
 _STAGES = ["sampled", "measured", "new"]
-_COLLECT, _STEP, _ADJUST = range(3)
+COLLECT, _STEP, _ADJUST = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Training:
     algorithm: Algorithm
     config: OwnConfig
     problem: Problem
-    environment: Environment
+    environment: Environment | HostTask
     steps: int
     """T: steps of each environment in an epoch."""
     environments: int
@@ -114,18 +116,25 @@ def epoch(
 ) -> tuple[PyTree, PyTree, PyTree]:
     """One epoch of one seed: the algorithm's next state, its metrics, and which quantities were finite."""
     key = random.fold_in(key, number)
-    config, problem = training.config, training.problem
+    config, problem, environment = training.config, training.problem, training.environment
+    assert isinstance(environment, Environment)  # those of the host have a loop of their own
     act = partial(training.algorithm.act, config, algorithm)
     batch = rollout.collect(
-        training.environment,
+        environment,
         act,
         training.algorithm.memory(config, problem),
-        random.fold_in(key, _COLLECT),
+        random.fold_in(key, COLLECT),
         steps=training.steps,
         environments=training.environments,
         seeds_axis=_SEEDS if training.side_by_side else None,
     )
-    after, metrics = training.algorithm.step(config, problem, algorithm, batch, random.fold_in(key, _STEP))
+    return learn(training, algorithm, key, batch)
+
+
+def learn(training: Training, algorithm: PyTree, key: PRNGKeyArray, batch: Transition) -> tuple[PyTree, PyTree, PyTree]:
+    """The second half of an epoch, with the epoch's key: what `epoch` gives, from the batch that it sampled."""
+    step_key = random.fold_in(key, _STEP)
+    after, metrics = training.algorithm.step(training.config, training.problem, algorithm, batch, step_key)
     return after, metrics, _finite(batch, metrics, after)
 
 
@@ -149,15 +158,15 @@ def make_advance(training: Training) -> Callable[[State, Int[Array, ""]], Chunk]
 
         def body(chunk: Chunk) -> Chunk:
             after, metrics, finite = attempt(chunk.state)
-            sound = _all(finite)
+            sound = all_finite(finite)
             return Chunk(
-                state=_keep(sound, after, chunk.state),
+                state=keep(sound, after, chunk.state),
                 metrics=jax.tree.map(lambda past, now: past.at[chunk.done].set(now), chunk.metrics, metrics),
                 done=chunk.done + sound.astype(jnp.int32),
                 finite=finite,
             )
 
-        return jax.lax.while_loop(lambda chunk: (chunk.done < count) & _all(chunk.finite), body, blank)
+        return jax.lax.while_loop(lambda chunk: (chunk.done < count) & all_finite(chunk.finite), body, blank)
 
     return jax.jit(advance, donate_argnums=0)
 
@@ -211,9 +220,15 @@ def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict
         "sampled cost": batch.cost,
     }
     quantities |= {f"measured {name}": value for name, value in metrics.items()}
-    fields = {field.name: getattr(after, field.name) for field in dataclasses.fields(after)}
-    quantities |= {f"new {name}": value for name, value in fields.items() if not isinstance(value, replay.Replay)}
+    quantities |= {f"new {name}": value for name, value in _parts(after).items()}
     return {name: _is_finite(value) for name, value in quantities.items()}
+
+
+def _parts(state: PyTree) -> dict[str, PyTree]:
+    """A state's fields by name, without buffers, whose contents were checked when they came."""
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    inner = _parts(fields.pop("inner")) if isinstance(state, scaled.State) else {}
+    return inner | {name: value for name, value in fields.items() if not isinstance(value, replay.Replay)}
 
 
 def _is_finite(tree: PyTree) -> Bool[Array, ""]:
@@ -221,11 +236,12 @@ def _is_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.asarray(True), *(jnp.all(jnp.isfinite(leaf)) for leaf in leaves)]))
 
 
-def _all(flags: dict[str, Bool[Array, " S"]]) -> Bool[Array, ""]:
+def all_finite(flags: dict[str, Bool[Array, " S"]]) -> Bool[Array, ""]:
+    """Whether every quantity of every seed was finite."""
     return jnp.all(jnp.stack([jnp.all(flag) for flag in flags.values()]))
 
 
-def _keep(sound: Bool[Array, ""], after: State, before: State) -> State:
+def keep(sound: Bool[Array, ""], after: State, before: State) -> State:
     """`after` where sound, else `before`; a buffer only has its count restored, for its size."""
 
     def choose(new: PyTree, old: PyTree) -> PyTree:

@@ -143,6 +143,8 @@ def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: st
             return _whole(value)
         if kind is float and not isinstance(value, bool):
             return float(value)
+        if kind is str and isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
         if isinstance(value, kind):
             return value
         raise ValueError

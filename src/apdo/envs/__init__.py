@@ -1,9 +1,11 @@
 """Environments: the dynamics of single instances."""
 
 import importlib
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from apdo.errors import unknown
+from apdo.errors import InvalidInput, unknown
 
 ENVIRONMENTS = {
     "point-gather": ("point_gather", "PointGather", "a point robot gathers apples (reward) and avoids bombs (cost)"),
@@ -11,13 +13,77 @@ ENVIRONMENTS = {
     "gridworld": ("tabular", "Gridworld", "a prize across hazardous ground; finite, solved exactly"),
     "garnet": ("tabular", "Garnet", "random sparse CMDPs with any number of constraints; finite, solved exactly"),
     "queueing": ("queueing", "QueueingNetwork", "admit and serve traffic; finite with small buffers, or large"),
+    "halfcheetah-velocity": ("gymnasium_tasks", "HalfCheetahVelocity", "HalfCheetah-v5, slower than 3.21; MuJoCo"),
+    "ant-velocity": ("gymnasium_tasks", "AntVelocity", "Ant-v5, slower than 2.62; MuJoCo"),
+    "hopper-velocity": ("gymnasium_tasks", "HopperVelocity", "Hopper-v5, slower than 0.74; MuJoCo"),
+    "walker2d-velocity": ("gymnasium_tasks", "Walker2dVelocity", "Walker2d-v5, slower than 2.34; MuJoCo"),
+    "swimmer-velocity": ("gymnasium_tasks", "SwimmerVelocity", "Swimmer-v5, slower than 0.23; MuJoCo"),
+    "humanoid-velocity": ("gymnasium_tasks", "HumanoidVelocity", "Humanoid-v5, slower than 1.41; MuJoCo"),
 }
 """Name ↦ (module, class, what it is)."""
+OBJECT = "object:"
+"""Begins the name of a task that was given as a Python object: no file can bring it back."""
+_ID = re.compile(r"(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d{1,4}", re.ASCII)
+"""What an id looks like, with the module that registers it and a namespace in front where there are any."""
+
+
+def is_gymnasium_id(name: str) -> bool:
+    """Whether a name that is none of ours looks like one of Gymnasium's, such as Pendulum-v1 or module:Mine-v0."""
+    return name not in ENVIRONMENTS and _ID.fullmatch(name) is not None
+
+
+def remembered(name: str, problem: Mapping[str, Any]) -> type[Any] | None:
+    """The class of a task of the host as a run's description tells it, needing no environment; None for other tasks."""
+    hosted = name.startswith(OBJECT) or is_gymnasium_id(name)
+    if not hosted and ENVIRONMENTS.get(name, ("",))[0] != "gymnasium_tasks":
+        return None
+    return _gymnasium_tasks().remembered(name, problem)
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidInput for a name that cannot be an environment's."""
+    if name.startswith(OBJECT):
+        raise InvalidInput(
+            f"the run was trained on a Python object, {name.removeprefix(OBJECT)!r}, which no file can bring back; "
+            "go on in Python, and give it again: apdo.resume(RUN, environment=..., costs=...)."
+        )
+    if name not in ENVIRONMENTS and not is_gymnasium_id(name):
+        raise unknown("environment", name, [*ENVIRONMENTS, "a Gymnasium id such as Pendulum-v1"])
 
 
 def find(name: str) -> type[Any]:
     """The environment's class, a frozen dataclass of options."""
-    if name not in ENVIRONMENTS:
-        raise unknown("environment", name, ENVIRONMENTS)
+    check_name(name)
+    if is_gymnasium_id(name):
+        return _gymnasium_tasks().of_id(name)
     module, kind, _ = ENVIRONMENTS[name]
     return getattr(importlib.import_module(f"apdo.envs.{module}"), kind)
+
+
+def of_object(environment: object, costs: object = None) -> tuple[str, type[Any], dict[str, str]]:
+    """An environment that is given in Python, by name, as an object or by its maker: name, class and options.
+
+    Costs that are text become an option, which a file can hold; functions stay with the class.
+    """
+    parts = () if costs is None else (costs,) if isinstance(costs, str) or callable(costs) else tuple(costs)  # pyright: ignore[reportArgumentType]
+    for part in parts:
+        if not isinstance(part, str) and not callable(part):
+            raise InvalidInput(f"a cost is a function or an expression, not {part!r}.")
+    text = bool(parts) and all(isinstance(part, str) for part in parts)
+    changes = {"cost": "; ".join(str(part) for part in parts)} if text else {}
+    if isinstance(environment, str):
+        check_name(environment)
+        if (
+            parts
+            and environment in ENVIRONMENTS
+            and not issubclass(find(environment), _gymnasium_tasks().GymnasiumTask)
+        ):
+            raise InvalidInput(f"{environment} has its own costs; costs=... is for Gymnasium environments.")
+        if not parts or text:
+            return environment, find(environment), changes
+    task = _gymnasium_tasks().of_object(environment, () if text else parts)
+    return task.name, task, changes
+
+
+def _gymnasium_tasks() -> Any:  # noqa: ANN401
+    return importlib.import_module("apdo.envs.gymnasium_tasks")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,9 @@ from jax import random
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from scipy import stats
 
-from apdo import loop, rollout
+from apdo import envs, hosted, loop, rollout
 from apdo.core.advantage import episode_totals
+from apdo.envs.environment import Environment
 from apdo.errors import InvalidInput
 from apdo.experiment import checkpoint
 from apdo.experiment.runner import policies_of, training_of
@@ -53,10 +55,14 @@ class Evaluation:
     undiscounted_cost: tuple[Estimate, ...]
 
 
-def load_run(folder: str | Path) -> tuple[Experiment, loop.Training, loop.State]:
-    """A run's experiment and its latest state, for all seeds."""
+def load_run(folder: str | Path, *, without_environment: bool = False) -> tuple[Experiment, loop.Training, loop.State]:
+    """A run's experiment and its latest state, for all seeds; an environment of the host need not be there."""
     folder = Path(folder)
-    experiment = Experiment.restore(runs.read_description(folder).get("config", {}))
+    description = runs.read_description(folder)
+    config, task = description.get("config", {}), None
+    if without_environment and isinstance(config, dict) and isinstance(config.get("environment"), str):
+        task = envs.remembered(config["environment"], description["problem"])
+    experiment = Experiment.restore(config, task)
     training = training_of(experiment)
     seeds = list(range(experiment.settings.seeds))
     like = jax.eval_shape(lambda: loop.start(training, seeds))
@@ -65,7 +71,7 @@ def load_run(folder: str | Path) -> tuple[Experiment, loop.Training, loop.State]
 
 def load(folder: str | Path, seed: int | None = None) -> Policy:
     """The policy that a run has learned; of its first seed unless another is named."""
-    experiment, training, state = load_run(folder)
+    experiment, training, state = load_run(folder, without_environment=True)
     first, count = experiment.settings.seed, experiment.settings.seeds
     if seed is not None and not first <= seed < first + count:
         raise InvalidInput(f"{folder} has the seeds {first} to {first + count - 1}, not {seed}.")
@@ -82,19 +88,22 @@ def evaluate(
         raise InvalidInput(f"an evaluation plays its episodes side by side, at most {MOST_EPISODES:,}, not {episodes}.")
     problem, m = training.problem, training.problem.constraints
     factors = jnp.asarray([1.0] + [problem.cost_discount] * m + [1.0] * m)
+    stream = random.fold_in(random.key(seed), EVALUATION_STREAM)
 
     def play(network: PyTree, key: PRNGKeyArray) -> Array:
         def act(memory: tuple[()], observation: Array, key: PRNGKeyArray) -> tuple[Array, tuple[()]]:
             distribution = network(observation)
             return distribution.mode() if deterministic else distribution.sample(key), memory
 
-        batch = rollout.collect(
-            training.environment, act, (), key, steps=training.environment.horizon, environments=episodes
-        )
+        environment = cast(Environment, training.environment)
+        batch = rollout.collect(environment, act, (), key, steps=environment.horizon, environments=episodes)
         signal = jnp.concatenate([batch.reward[..., None], batch.cost, batch.cost], axis=-1)
         return episode_totals(signal, batch.ended, factors)[0]
 
-    totals = np.asarray(jax.jit(play)(policy.network, random.fold_in(random.key(seed), EVALUATION_STREAM)))
+    if hosted.is_hosted(training):
+        totals = hosted.play(training, policy.network, stream, episodes, np.asarray(factors), deterministic)
+    else:
+        totals = np.asarray(jax.jit(play)(policy.network, stream))
     estimates = [Estimate.of(totals[:, i]) for i in range(1 + 2 * m)]
     return Evaluation(
         deterministic=deterministic,

@@ -138,10 +138,10 @@ def rows(
     ]
 
 
-def versions() -> dict[str, str]:
-    """The versions that results depend on."""
+def versions(others: tuple[str, ...] = ()) -> dict[str, str]:
+    """The versions that results depend on, those of other packages included."""
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *others):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -7,6 +7,7 @@ holds the whole state, and chunks of any length give the same bits: what is comp
 import contextlib
 import dataclasses
 import datetime
+import re
 import shlex
 import sys
 import time
@@ -19,9 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from apdo import algorithms, loop, options
+from apdo import algorithms, hosted, loop, options
+from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm
-from apdo.errors import Interrupted, InvalidInput, NumericalFailure, StorageFailure
+from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
 from apdo.experiment import checkpoint, memory, records, standing
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
@@ -62,7 +64,7 @@ def training_of(experiment: Experiment) -> loop.Training:
     """The experiment as the loop needs it."""
     steps, environments = experiment.shape()
     return loop.Training(
-        algorithm=cast(Algorithm, algorithms.find(experiment.algorithm)),
+        algorithm=algorithm_of(experiment),
         config=experiment.algorithm_config,
         problem=experiment.problem(),
         environment=experiment.environment_config,
@@ -70,6 +72,24 @@ def training_of(experiment: Experiment) -> loop.Training:
         environments=environments,
         side_by_side=loop.suits_side_by_side(),
     )
+
+
+def algorithm_of(experiment: Experiment) -> Algorithm:
+    """The algorithm, behind normalisation and scaling where the settings ask for them."""
+    plain = cast(Algorithm, algorithms.find(experiment.algorithm))
+    settings, task = experiment.settings, experiment.environment_config
+    meaning = getattr(task, "action_meaning", None)
+    if meaning is None and not settings.normalise and settings.reward_scale == settings.cost_scale == 1.0:
+        return plain
+    own = None if meaning is None or task.discrete_actions else meaning
+    wrapped = scaled.Scaled(
+        plain,
+        normalise=settings.normalise,
+        reward_scale=settings.reward_scale,
+        cost_scale=settings.cost_scale,
+        meaning=None if own is None else scaled.ActionMeaning(*(jnp.asarray(part, dtype=jnp.float32) for part in own)),
+    )
+    return cast(Algorithm, wrapped)
 
 
 def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False) -> Result:
@@ -83,19 +103,24 @@ def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False)
 
 
 def resume(
-    folder: Path, quiet: bool = False, epochs: int | None = None, bookkeeping: Mapping[str, Any] | None = None
+    folder: Path,
+    quiet: bool = False,
+    epochs: int | None = None,
+    bookkeeping: Mapping[str, Any] | None = None,
+    task: type[Any] | None = None,
 ) -> Result:
     """Go on with an interrupted run; the result is that of the run that was never interrupted.
 
     A finished run whose files are whole is only read. `epochs` makes a run longer than it was meant to be, and
-    `bookkeeping` changes settings that no result depends on.
+    `bookkeeping` changes settings that no result depends on. `task` is the class of an environment that was given as a
+    Python object.
     """
     runs.read_description(folder)
     standing.check_own(folder)
     with contextlib.ExitStack() as holding:
         held = holding.enter_context(records.lock(folder))
         description = runs.read_description(folder)
-        experiment = Experiment.restore(description.get("config", {}))
+        experiment = Experiment.restore(description.get("config", {}), task)
         if epochs is not None and epochs < experiment.settings.epochs:
             raise InvalidInput(f"the run has {experiment.settings.epochs} epochs, and cannot be shortened to {epochs}.")
         experiment = _change(experiment, dict(bookkeeping or {}) | ({} if epochs is None else {"epochs": epochs}))
@@ -127,10 +152,12 @@ def train(experiment: Experiment, folder: Path, quiet: bool = False) -> Result:
     """Go on with the experiment in this folder, or begin it if the folder has none yet."""
     if not folder.exists() or records.is_blank(folder):
         return run(experiment, folder, quiet)
-    there = Experiment.restore(runs.read_description(folder).get("config", {}))
+    task = type(experiment.environment_config)
+    there = Experiment.restore(runs.read_description(folder).get("config", {}), task)
     if differ := differences(there.essence(), experiment.essence()):
         raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
-    return resume(folder, quiet, bookkeeping={name: getattr(experiment.settings, name) for name in BOOKKEEPING})
+    kept = {name: getattr(experiment.settings, name) for name in BOOKKEEPING}
+    return resume(folder, quiet, bookkeeping=kept, task=task)
 
 
 def _change(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
@@ -171,7 +198,7 @@ def _train(
         ):
             result = _Runner(experiment, training, seeds, record, progress, stop, stands).train()
         record.close("finished", finished=_now(), seconds=taken())
-    except NumericalFailure:
+    except (NumericalFailure, EnvironmentFailure):
         record.close("failed", finished=_now(), seconds=taken())
         raise
     except KeyboardInterrupt:
@@ -208,12 +235,15 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
             "discount": problem.discount,
             "cost_discount": problem.cost_discount,
             "horizon": problem.horizon,
+            "observation_size": problem.observation_size,
+            "action_size": problem.action_size,
+            "discrete_actions": problem.discrete_actions,
         },
         "batch": problem.batch,
         "epochs": experiment.settings.epochs,
         "seeds": seeds,
         "adjustment_epoch": getattr(experiment.algorithm_config, "k_adj", None),
-        "versions": records.versions(),
+        "versions": records.versions(getattr(training.environment, "packages", ())),
         "device": f"{device.platform}: {device.device_kind}",
         "commit": records.commit(),
         "started": _now(),
@@ -277,7 +307,7 @@ class _Runner:
     ) -> None:
         self.experiment, self.training, self.seeds = experiment, training, seeds
         self.record, self.progress, self.stop, self.stands = record, progress, stop, stands
-        self.advance = loop.make_advance(training)
+        self.advance = hosted.Advance(training) if hosted.is_hosted(training) else loop.make_advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
         self.epoch_seconds = 0.0
@@ -289,13 +319,20 @@ class _Runner:
         """Whether no call has returned yet: the first one compiles, and says nothing about the speed of the rest."""
 
     def train(self) -> Result:
+        try:
+            return self._train()
+        finally:
+            if isinstance(self.advance, hosted.Advance):
+                self.advance.close()
+
+    def _train(self) -> Result:
         settings = self.experiment.settings
         epoch, state = self.stands.epoch, started(self.training, self.seeds, self.stands)
         if epoch < settings.epochs:
             self.progress.message("compiling, or loading what an earlier run compiled")
         while epoch < settings.epochs:
             began = time.perf_counter()
-            chunk = jax.block_until_ready(self.advance(state, jnp.asarray(self._count(epoch), dtype=jnp.int32)))
+            chunk = self._advance(state, epoch)
             state, done = chunk.state, int(chunk.done)
             elapsed = time.perf_counter() - began
             metrics = {name: np.asarray(value)[:done] for name, value in chunk.metrics.items()}
@@ -311,6 +348,15 @@ class _Runner:
             if self.stop.asked and epoch < settings.epochs:
                 self._interrupt(state, epoch)
         return result_of(self.record.folder, self.training, self.seeds, self.history, state)
+
+    def _advance(self, state: loop.State, epoch: int) -> loop.Chunk:
+        """The next epochs; where an environment fails in the first of them, the state before it is saved."""
+        try:
+            return jax.block_until_ready(self.advance(state, jnp.asarray(self._count(epoch), dtype=jnp.int32)))
+        except (EnvironmentFailure, NumericalFailure) as failure:
+            path = checkpoint.path_of(self.record.folder, epoch)
+            self._save(state, epoch)
+            raise type(failure)(f"{failure}; the state before that epoch is saved in {path}.") from failure
 
     def _count(self, epoch: int) -> int:
         """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, none past a place to stop at.
@@ -469,7 +515,8 @@ def policies_of(training: loop.Training, algorithm_state: PyTree) -> list[Policy
 
 def _default_folder(experiment: Experiment) -> Path:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{experiment.algorithm}-{experiment.environment}-{stamp}"
+    name = re.sub(r"[^\w.-]+", "-", experiment.environment)
+    return Path("runs") / f"{experiment.algorithm}-{name}-{stamp}"
 
 
 def _now() -> str:

@@ -41,6 +41,11 @@ class Settings:
         OURS,
         above=0,
     )
+    normalise: bool = option(
+        False, "normalise observations by their running mean and variance (Gymnasium environments: true)", OURS
+    )
+    reward_scale: float = option(1.0, "factor on the reward that the algorithm sees", OURS, above=0.0)
+    cost_scale: float = option(1.0, "factor on the costs and limits that the algorithm sees", OURS, above=0.0)
     keep: int = option(3, "checkpoints kept, the newest ones", OURS, within=(1, 10**9))
 
 
@@ -71,11 +76,16 @@ class Experiment:
         described = self.describe()
         for name in BOOKKEEPING:
             described["settings"].pop(name)
+        for name in getattr(self.environment_config, "bookkeeping", ()):
+            described["environment_config"].pop(name)
         return described
 
     @staticmethod
-    def restore(description: Mapping[str, Any]) -> "Experiment":
-        """The experiment that `describe` described; nothing of the description is believed unchecked."""
+    def restore(description: Mapping[str, Any], task: type[Any] | None = None) -> "Experiment":
+        """The experiment that `describe` described; nothing of the description is believed unchecked.
+
+        `task` takes the place of the environment's class where the name alone cannot find it.
+        """
         names = [description.get(name) for name in ("algorithm", "environment", "note")]
         parts = [description.get(name) for name in ("settings", "algorithm_config", "environment_config")]
         if not all(isinstance(name, str) for name in names) or not all(isinstance(part, dict) for part in parts):
@@ -87,7 +97,7 @@ class Experiment:
             environment=environment,
             settings=options.override(Settings(), settings),
             algorithm_config=options.override(algorithms.find(algorithm).Config(), algorithm_config),
-            environment_config=options.override(envs.find(environment)(), environment_config),
+            environment_config=options.override((task or envs.find(environment))(), environment_config),
             note=note,
         )
         experiment.check()
@@ -113,7 +123,7 @@ class Experiment:
         if len(limits) != costs:
             raise InvalidInput(
                 f"{self.environment} has {costs} cost{'s' * (costs > 1)} ({', '.join(task.cost_names)}) and needs "
-                f"as many limits, not {len(limits)}."
+                f"as many limits, not {len(limits)}; give them with --limits."
             )
         if settings.batch < task.horizon:
             raise InvalidInput(
@@ -141,14 +151,20 @@ class Experiment:
 
 
 def specify(
-    algorithm: str, environment: str, changes: Mapping[str, Any] | None = None, preset: str | None = None
+    algorithm: str,
+    environment: str,
+    changes: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    task: type[Any] | None = None,
 ) -> Experiment:
     """The experiment with a preset and then changes laid over the defaults; option names need not say whose they are.
 
-    `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name.
+    `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name. `task` is the
+    environment's class where its name alone cannot find it. What suits the environment's family is laid under it all.
     """
-    module, task = algorithms.find(algorithm), envs.find(environment)
+    module, task = algorithms.find(algorithm), task or envs.find(environment)
     parts = {"settings": Settings(), "algorithm_config": module.Config(), "environment_config": task()}
+    parts = _lay_over(parts, getattr(task, "defaults", {}))
     note = ""
     if preset is not None:
         if preset not in PRESETS:
@@ -163,7 +179,9 @@ def specify(
 
 def _lay_over(parts: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     owned: dict[str, dict[str, Any]] = {part: {} for part in parts}
-    for name, value in changes.items():
+    for given, value in changes.items():
+        name = given if given != "limit" or any("limit" in _fields(config) for config in parts.values()) else "limits"
+        value = (value,) if name == "limits" and isinstance(value, int | float) else value
         root = name.split(".")[0]
         owner = next(
             (part for part, config in parts.items() if hasattr(config, root) and root in _fields(config)), None

@@ -1,0 +1,51 @@
+"""Mean and variance of observations as they come, in batches that can be merged in any order (Chan, Golub, LeVeque)."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+CLIP = 10.0
+"""Normalised entries beyond this many standard deviations are clipped."""
+_CONSTANT = 1e-6
+"""An entry whose variance is below this share of its mean square counts as constant, and is only shifted."""
+
+
+class Statistics(eqx.Module):
+    """Of O entries."""
+
+    count: Float[Array, ""]
+    mean: Float[Array, " O"]
+    variance: Float[Array, " O"]
+
+    @staticmethod
+    def empty(size: int) -> "Statistics":
+        """Of nothing: normalising changes nothing."""
+        return Statistics(count=jnp.zeros(()), mean=jnp.zeros(size), variance=jnp.ones(size))
+
+    @staticmethod
+    def of(samples: Float[Array, "*batch O"]) -> "Statistics":
+        """Of samples along all axes but the last."""
+        flat = samples.reshape(-1, samples.shape[-1])
+        mean = jnp.mean(flat, axis=0)
+        return Statistics(
+            count=jnp.asarray(float(flat.shape[0])),
+            mean=mean,
+            variance=jnp.mean(jnp.square(flat - mean[None]), axis=0),
+        )
+
+    def merge(self, other: "Statistics") -> "Statistics":
+        """Of both together; merging with nothing gives the other back."""
+        count = self.count + other.count
+        share = jnp.where(count > 0, other.count / jnp.maximum(count, 1.0), 0.0)
+        delta = other.mean - self.mean
+        spread = jnp.square(delta) * share * (1.0 - share)
+        variance = (1.0 - share) * self.variance + share * other.variance + spread
+        return Statistics(count=count, mean=self.mean + share * delta, variance=variance)
+
+    def normalise(self, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch O"]:
+        """Zero mean and unit variance, clipped; the identity while there are no samples."""
+        constant = self.variance <= _CONSTANT * jnp.square(self.mean) + jnp.finfo(self.variance.dtype).tiny
+        scale = jnp.where(constant, 1.0, jnp.sqrt(jnp.where(constant, 1.0, self.variance)))
+        lead = (1,) * (observation.ndim - 1)
+        shifted = (observation - self.mean.reshape(*lead, -1)) / scale.reshape(*lead, -1)
+        return jnp.where(self.count > 0, jnp.clip(shifted, -CLIP, CLIP), observation)

@@ -1,0 +1,449 @@
+"""Gymnasium environments as tasks: by id, as an object, or by a function that makes one; and the velocity tasks.
+
+A task is planned once, by making the environment, resetting it and taking one step: what it observes, what it takes,
+what it costs and how long that takes are known before a run starts, and everything that does not fit is refused then.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import importlib
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from apdo.envs import OBJECT, expressions, host, spaces
+from apdo.errors import InvalidInput, unknown
+from apdo.options import OURS, option
+
+EXTRA = "pip install 'apdo[gymnasium]'"
+GAIN_SECONDS = 1e-3
+"""Worker processes pay if they save about this much in each step of the batch: their own round trip takes a fifth."""
+_TIMED_STEPS = 5
+
+T = TypeVar("T", bound="GymnasiumTask")
+EnvLike: TypeAlias = Any
+"""A `gymnasium.Env`, its id, or a function that makes one."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Probe:
+    """What a first look at an environment has shown."""
+
+    observation_size: int
+    actions: spaces.Actions
+    costs: tuple[host.CostFunction | str, ...]
+    cost_sizes: tuple[int, ...]
+    cost_names: tuple[str, ...]
+    info_name: str
+    horizon: int
+    seconds: float
+    """What a step takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GymnasiumTask:
+    """A Gymnasium environment; a subclass says which one, and perhaps what it costs."""
+
+    cost: str = option(
+        "",
+        "costs as expressions over obs[i], action[i] and next_obs[i], with ; between them; empty: info['cost'] or "
+        "info['costs']",
+        OURS,
+    )
+    max_episode_steps: int = option(
+        0, "steps after which an episode is cut off; 0: as the environment is registered", OURS, within=(0, 10**7)
+    )
+    discount: float = option(0.99, "γ", OURS, within=(0.0, 1.0))
+    workers: str = option("auto", "worker processes that step the environments: 0, a number, or auto", OURS)
+    step_seconds: float = option(
+        60.0, "the longest that a step may take, in seconds; 0: no limit", OURS, within=(0.0, 1e6)
+    )
+
+    name: ClassVar[str] = ""
+    make: ClassVar[Any]
+    """A function of nothing that makes the environment."""
+    functions: ClassVar[tuple[host.CostFunction | str, ...]] = ()
+    """Costs that come with the task; the option `cost` takes their place."""
+    function_names: ClassVar[tuple[str, ...]] = ()
+    limits: ClassVar[tuple[float, ...]] = ()
+    horizon_terminates: ClassVar[bool] = False
+    packages: ClassVar[tuple[str, ...]] = ("gymnasium",)
+    """What a result depends on, besides this library's own."""
+    bookkeeping: ClassVar[tuple[str, ...]] = ("workers", "step_seconds")
+    """Options that no result depends on."""
+    defaults: ClassVar[dict[str, Any]] = {
+        "batch": 20_000,
+        "environments": 16,
+        "constrain": "total",
+        "normalise": True,
+    }
+    """Settings of a run that suit such tasks."""
+
+    def __post_init__(self) -> None:
+        if self.workers != "auto" and not (self.workers.isdecimal() and int(self.workers) <= 256):
+            raise InvalidInput(f"workers must be auto or a number from 0 to 256, not {self.workers!r}.")
+        for text in expressions.split(self.cost):
+            expressions.parse(text)
+
+    def own_costs(self) -> tuple[tuple[host.CostFunction | str, ...], tuple[str, ...]]:
+        """The costs that are given, as expressions or functions, and what they are called."""
+        given = expressions.split(self.cost)
+        return (given, given) if given else (type(self).functions, type(self).function_names)
+
+    @property
+    def observation_size(self) -> int:
+        """Entries of an observation, flattened."""
+        return probe(self).observation_size
+
+    @property
+    def action_size(self) -> int:
+        """Entries of an action."""
+        return probe(self).actions.size
+
+    @property
+    def discrete_actions(self) -> bool:
+        """Whether an action is a choice."""
+        return probe(self).actions.discrete
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        """The expressions, the functions' names, or the entry of info."""
+        return probe(self).cost_names
+
+    @property
+    def horizon(self) -> int:
+        """The most steps in an episode."""
+        return probe(self).horizon
+
+    @property
+    def action_meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(shift, scale, low, high) of the actions."""
+        actions, largest = probe(self).actions, np.finfo(np.float32).max
+        low, high = np.maximum(actions.low, -largest), np.minimum(actions.high, largest)
+        return actions.shift, actions.scale, low, high
+
+    def plan(self) -> host.Plan:
+        """What stepping copies needs."""
+        found = probe(self)
+        return host.Plan(
+            make=type(self).make,
+            observation_size=found.observation_size,
+            action_size=found.actions.size,
+            costs=found.costs,
+            cost_sizes=found.cost_sizes,
+            info_name=found.info_name,
+            horizon=found.horizon,
+        )
+
+    def open(self, count: int) -> host.InProcess | host.Workers:
+        """Copies in this process, or in worker processes where a step is slow enough to pay for them."""
+        workers = self.worker_count(count, os.cpu_count() or 1)
+        if workers == 0:
+            return host.InProcess(self.plan(), count, self.step_seconds)
+        return host.Workers(self.plan(), count, workers, self.step_seconds)
+
+    def worker_count(self, count: int, cores: int) -> int:
+        """How many worker processes there are to be."""
+        if self.workers != "auto":
+            return min(int(self.workers), count)
+        workers = min(cores, count)
+        saved = probe(self).seconds * (count - math.ceil(count / workers))
+        return workers if saved > GAIN_SECONDS else 0
+
+
+@functools.lru_cache(maxsize=64)
+def probe(task: GymnasiumTask) -> Probe:
+    """A first look at the environment; everything that does not fit is refused here, before a run starts."""
+    name = type(task).name.removeprefix(OBJECT)
+    try:
+        env = type(task).make()
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"{name} cannot be made: {_said(error)}.") from error
+    try:
+        return _look(task, name, env)
+    finally:
+        with contextlib.suppress(Exception):
+            env.close()
+
+
+def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:
+    for part in ("observation_space", "action_space", "reset", "step"):
+        if getattr(env, part, None) is None:
+            raise InvalidInput(f"{name} has no {part}, and is no Gymnasium environment.")
+    try:
+        size, write = spaces.flattener(env.observation_space)
+        actions = spaces.actions(env.action_space)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from None
+    horizon = task.max_episode_steps or getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    if not horizon:
+        raise InvalidInput(f"{name} does not say how long an episode is; give --max-episode-steps.")
+    costs, names = task.own_costs()
+    for cost in costs:
+        if isinstance(cost, str):
+            expressions.parse(cost).check({"obs": size, "action": actions.size, "next_obs": size})
+    observation, action = _first_reset(name, env, write, size)
+    after, info, seconds = _first_steps(name, env, action)
+    _check_observation(name, write, size, after, "step")
+    values = [
+        None if isinstance(cost, str) else _call(name, lambda f=cost: f(observation, action, after, info), repr(called))
+        for cost, called in zip(costs, names, strict=True)
+    ]
+    info_name = "" if costs else _promised(name, info)
+    if info_name:
+        names, values = (info_name,), [info[info_name]]
+    cost_sizes = [
+        1 if value is None else _width(name, value, f"the cost {called!r}")
+        for called, value in zip(names, values, strict=True)
+    ]
+    return Probe(
+        observation_size=size,
+        actions=actions,
+        costs=costs,
+        cost_sizes=tuple(cost_sizes),
+        cost_names=_numbered(names, cost_sizes),
+        info_name=info_name,
+        horizon=int(horizon),
+        seconds=seconds,
+    )
+
+
+def _promised(name: str, info: object) -> str:
+    """The entry of info that holds the costs."""
+    for key in ("cost", "costs"):
+        if isinstance(info, dict) and key in info:
+            return key
+    raise InvalidInput(
+        f"{name} gives no info['cost']: say what costs, as in --cost 'abs(obs[0]) > 1' --limit 25 "
+        "(in Python costs=..., limits=...)."
+    )
+
+
+def _first_steps(name: str, env: host.Env, action: Any) -> tuple[Any, Any, float]:  # noqa: ANN401
+    """What a few steps led to, and the seconds of the quickest."""
+    after, info, seconds = None, None, []
+    for _ in range(_TIMED_STEPS):
+        began = time.perf_counter()
+        outcome = _call(name, lambda: env.step(action), "step")
+        seconds.append(time.perf_counter() - began)
+        if not isinstance(outcome, tuple) or len(outcome) != 5:
+            given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
+            raise InvalidInput(
+                f"{name}: step returned {given} where (observation, reward, terminated, truncated, info) are due."
+            )
+        after, _, terminated, truncated, info = outcome
+        if terminated or truncated:
+            break
+    return after, info, min(seconds)
+
+
+def _first_reset(name: str, env: host.Env, write: spaces.Write, size: int) -> tuple[Any, Any]:
+    """The observation, and an action to try."""
+    answer = _call(name, lambda: env.reset(seed=0), "reset(seed=...)")
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise InvalidInput(f"{name}: reset must return (observation, info), and returned a {type(answer).__name__}.")
+    _check_observation(name, write, size, answer[0], "reset")
+    env.action_space.seed(0)
+    return answer[0], env.action_space.sample()
+
+
+def _check_observation(name: str, write: spaces.Write, size: int, observation: spaces.Observed, source: str) -> None:
+    vector = np.zeros(size, dtype=np.float32)
+    try:
+        write(observation, vector)
+    except spaces.Mismatch as mismatch:
+        raise InvalidInput(f"{name}: {mismatch} ({source}).") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name}: the observation of {source} is not of its space: {_said(error)}.") from None
+    if not np.isfinite(vector).all():
+        raise InvalidInput(f"{name}: the first observation of {source} is not finite.")
+
+
+def _call(name: str, call: Callable[[], Any], what: str) -> Any:  # noqa: ANN401
+    try:
+        return call()
+    except Exception as error:
+        raise InvalidInput(f"{name}: {what} raised {_said(error)}.") from error
+
+
+def _width(name: str, value: Any, what: str) -> int:  # noqa: ANN401
+    try:
+        width = np.asarray(value, dtype=np.float64).size
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name}: {what} must be a number or a vector of them, not {value!r}.") from None
+    if not 1 <= width <= 64:
+        raise InvalidInput(f"{name}: {what} has {width} numbers, and 1 to 64 are allowed.")
+    return width
+
+
+def _numbered(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+    return tuple(
+        name if size == 1 else f"{name} {i + 1}" for name, size in zip(names, sizes, strict=True) for i in range(size)
+    )
+
+
+def _said(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}".rstrip(": .")
+
+
+def require() -> None:
+    """Raise InvalidInput where Gymnasium is not installed."""
+    try:
+        importlib.import_module("gymnasium")
+    except ImportError:
+        raise InvalidInput(f"this needs Gymnasium, which is not installed: {EXTRA}") from None
+
+
+def make_registered(name: str) -> host.Env:
+    """The environment of an id, without the checks that Gymnasium makes in every step: ours take their place."""
+    require()
+    import gymnasium
+
+    if "apdo/" in name:
+        importlib.import_module("apdo.envs.native")
+    try:
+        return gymnasium.make(name, disable_env_checker=True)
+    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
+        if isinstance(error, gymnasium.error.UnregisteredEnv):
+            raise unknown("environment", name, gymnasium.registry) from None
+        raise InvalidInput(f"{name} needs a package that is not installed: {_said(error)}.") from None
+
+
+@functools.lru_cache(maxsize=256)
+def of_id(name: str) -> type[GymnasiumTask]:
+    """The task of a Gymnasium id."""
+    return _subclass(GymnasiumTask, {"name": name, "make": functools.partial(make_registered, name)})
+
+
+def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> type[GymnasiumTask]:
+    """The task of an environment, an id, or a function that makes one, with costs of which some are functions."""
+    if isinstance(given, str):
+        name, make = OBJECT + given, functools.partial(make_registered, given)
+    elif callable(given):
+        name, make = OBJECT + getattr(given, "__name__", type(given).__name__), given
+    else:
+        name, make = OBJECT + type(getattr(given, "unwrapped", given)).__name__, _copier(given)
+    names = tuple(cost if isinstance(cost, str) else getattr(cost, "__name__", "cost") for cost in costs)
+    members = {"name": name, "make": staticmethod(make), "functions": tuple(costs), "function_names": names}
+    return _subclass(GymnasiumTask, members)
+
+
+def _copier(env: host.Env) -> Callable[[], host.Env]:
+    """Makes environments like this one: by its registration where it has one, else by copying it as it is."""
+    spec = getattr(env, "spec", None)
+    if spec is not None:
+        require()
+        import gymnasium
+
+        return functools.partial(gymnasium.make, spec, disable_env_checker=True)
+
+    def again() -> host.Env:
+        try:
+            return copy.deepcopy(env)
+        except Exception as error:
+            raise InvalidInput(
+                f"the environment cannot be copied ({_said(error)}); give a function that makes one instead."
+            ) from None
+
+    return again
+
+
+def remembered(name: str, problem: Mapping[str, Any]) -> type[GymnasiumTask]:
+    """The task as a run's description tells it, with no environment behind it: enough to load what was learned."""
+    sizes = [problem.get(key) for key in ("observation_size", "action_size", "horizon")]
+    names, discrete = problem.get("cost_names"), problem.get("discrete_actions")
+    if (
+        not all(isinstance(size, int) and 0 < size <= spaces.MOST_ENTRIES for size in sizes[:2])
+        or not isinstance(sizes[2], int)
+        or not isinstance(names, list)
+        or not isinstance(discrete, bool)
+    ):
+        raise InvalidInput("the run does not say what its environment's observations and actions are.")
+    base = _velocity_task(name) if name in VELOCITY else GymnasiumTask
+    nothing = np.zeros(sizes[1] or 0)
+    members = {
+        "name": name,
+        "observation_size": sizes[0],
+        "action_size": sizes[1],
+        "horizon": sizes[2],
+        "cost_names": tuple(str(called) for called in names),
+        "discrete_actions": discrete,
+        "action_meaning": (nothing,) * 4,
+    }
+    return _subclass(base, members)
+
+
+def _subclass(base: type[T], members: dict[str, Any]) -> type[T]:
+    return cast(type[T], type(re.sub(r"\W", "_", members["name"]), (base,), members))
+
+
+@dataclasses.dataclass(frozen=True)
+class VelocityTask(GymnasiumTask):
+    """A MuJoCo robot that earns for running and pays for running too fast: cost 1 in every step above a speed.
+
+    Robots, rewards and observations are Gymnasium's v5; thresholds and the limit of 25 steps in an episode are those of
+    Safety-Gymnasium's Velocity-v1 tasks, whose robots are v4.
+    """
+
+    threshold: float = option(0.0, "the speed above which a step costs 1; 0: as published", "Safety-Gymnasium")
+
+    published: ClassVar[float]
+    planar: ClassVar[bool]
+    """Whether the speed is that in the plane, rather than forwards."""
+    limits: ClassVar[tuple[float, ...]] = (25.0,)
+    packages: ClassVar[tuple[str, ...]] = ("gymnasium", "mujoco")
+
+    def own_costs(self) -> tuple[tuple[host.CostFunction | str, ...], tuple[str, ...]]:
+        """The option's expressions, or the speed."""
+        if self.cost:
+            return super().own_costs()
+        speed = self.threshold or type(self).published
+        return (functools.partial(_too_fast, speed, type(self).planar),), (f"speed above {speed:g}",)
+
+
+def _too_fast(threshold: float, planar: bool, before: Any, action: Any, after: Any, info: dict[str, Any]) -> float:  # noqa: ANN401, ARG001
+    speed = math.hypot(info["x_velocity"], info["y_velocity"]) if planar else info["x_velocity"]
+    return float(speed > threshold)
+
+
+VELOCITY = {
+    "halfcheetah-velocity": ("HalfCheetah-v5", 3.2096, False),
+    "ant-velocity": ("Ant-v5", 2.6222, True),
+    "hopper-velocity": ("Hopper-v5", 0.7402, False),
+    "walker2d-velocity": ("Walker2d-v5", 2.3415, False),
+    "swimmer-velocity": ("Swimmer-v5", 0.2282, False),
+    "humanoid-velocity": ("Humanoid-v5", 1.4149, True),
+}
+"""Name ↦ (id, threshold, whether the speed is that in the plane): Safety-Gymnasium 1.0, Velocity-v1."""
+
+
+def _make_mujoco(name: str) -> host.Env:
+    require()
+    for package in ("mujoco", "imageio"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise InvalidInput(f"{name} needs MuJoCo, which is not installed: pip install 'apdo[mujoco]'") from None
+    return make_registered(name)
+
+
+def _velocity_task(name: str) -> type[VelocityTask]:
+    robot, threshold, planar = VELOCITY[name]
+    make = functools.partial(_make_mujoco, robot)
+    members = {"name": name, "make": make, "published": threshold, "planar": planar}
+    return _subclass(VelocityTask, members)
+
+
+HalfCheetahVelocity, AntVelocity, HopperVelocity, Walker2dVelocity, SwimmerVelocity, HumanoidVelocity = (
+    _velocity_task(name) for name in VELOCITY
+)

@@ -1,0 +1,191 @@
+"""Gymnasium's spaces as the vectors that networks read and write.
+
+An observation of any supported kind becomes one vector: numbers as they are, a choice among n as a one-hot vector of n,
+a Dict in the order of its keys (Gymnasium sorts them) and a Tuple in its own order. An action is a vector, or a choice
+given as a one-hot vector.
+
+**What an action of the policy means.** Where an entry of a Box has two finite bounds, ±1 stands for them and everything
+beyond is clipped; where it has not, the number is given as it is, clipped to a bound that exists.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from apdo.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+MOST_ENTRIES = 10**6
+
+Observed: TypeAlias = Any
+"""An observation as an environment gives it."""
+Write: TypeAlias = Callable[[Observed, np.ndarray], None]
+"""(observation, the vector to fill); raises `Mismatch`."""
+
+
+class Mismatch(ValueError):
+    """An observation that is not of its space; the message says how."""
+
+
+def flattener(space: "Space[Any]") -> tuple[int, Write]:
+    """How many entries an observation has as a vector, and what writes them."""
+    size, write = _flattener(space, "")
+    if not 0 < size <= MOST_ENTRIES:
+        raise InvalidInput(f"an observation must have 1 to {MOST_ENTRIES:,} numbers, and this space has {size:,}.")
+    return size, write
+
+
+def _flattener(space: "Space[Any]", name: str) -> tuple[int, Write]:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box):
+        return int(np.prod(space.shape)), _numbers(space.shape, name)
+    if isinstance(space, spaces.MultiBinary):
+        return int(np.prod(space.shape)), _numbers(space.shape, name)
+    if isinstance(space, spaces.Discrete):
+        return int(space.n), _choices(np.asarray([space.n]), np.asarray([space.start]), (), name)
+    if isinstance(space, spaces.MultiDiscrete):
+        start = getattr(space, "start", np.zeros_like(space.nvec))
+        return int(space.nvec.sum()), _choices(space.nvec.reshape(-1), start.reshape(-1), space.nvec.shape, name)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts: list[tuple[Any, Any]] = list(
+            space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        )
+        return _together([(key, *_flattener(part, f"{name}[{key!r}]")) for key, part in parts], type(space), name)
+    raise InvalidInput(
+        f"observations{name} are a {type(space).__name__} space, which is not supported; "
+        "allowed are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple: wrap the environment to give one."
+    )
+
+
+def _numbers(shape: tuple[int, ...], name: str) -> Write:
+    def write(observed: Observed, out: np.ndarray) -> None:
+        values = observed if type(observed) is np.ndarray else np.asarray(observed)
+        if values.shape != shape:
+            raise Mismatch(f"the observation{name} has the shape {list(values.shape)} instead of {list(shape)}")
+        if values.dtype.kind not in "fiub":
+            raise Mismatch(f"the observation{name} has the type {values.dtype} instead of numbers")
+        out[:] = values.reshape(-1)
+
+    return write
+
+
+def _choices(counts: np.ndarray, start: np.ndarray, shape: tuple[int, ...], name: str) -> Write:
+    offset = np.concatenate([[0], np.cumsum(counts)[:-1]])
+
+    def write(observed: Observed, out: np.ndarray) -> None:
+        values = np.asarray(observed)
+        if values.shape != shape:
+            raise Mismatch(f"the observation{name} has the shape {list(values.shape)} instead of {list(shape)}")
+        if values.dtype.kind not in "iub":
+            raise Mismatch(f"the observation{name} has the type {values.dtype} instead of whole numbers")
+        index = values.reshape(-1).astype(np.int64) - start
+        if (index < 0).any() or (index >= counts).any():
+            raise Mismatch(f"the observation{name} is {values.tolist()}, which is none of its choices")
+        out[:] = 0.0
+        out[offset + index] = 1.0
+
+    return write
+
+
+def _together(parts: list[tuple[Any, int, Write]], kind: type, name: str) -> tuple[int, Write]:
+    ends = np.cumsum([size for _, size, _ in parts]).tolist()
+    places = [(key, slice(end - size, end), write) for (key, size, write), end in zip(parts, ends, strict=True)]
+    is_dict = kind.__name__ == "Dict"
+
+    def write(observed: Observed, out: np.ndarray) -> None:
+        if is_dict != isinstance(observed, dict) or (not is_dict and not isinstance(observed, tuple | list)):
+            raise Mismatch(f"the observation{name} is a {type(observed).__name__} instead of a {kind.__name__}")
+        if len(observed) != len(places):
+            raise Mismatch(f"the observation{name} has {len(observed)} parts instead of {len(places)}")
+        for key, place, part in places:
+            try:
+                value = observed[key]
+            except KeyError:
+                raise Mismatch(f"the observation{name} has no part {key!r}") from None
+            part(value, out[place])
+
+    return (ends[-1] if ends else 0), write
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Actions:
+    """An action space: what the policy's vectors mean to the environment."""
+
+    size: int
+    discrete: bool
+    start: int
+    """The first of the choices."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    low: np.ndarray
+    high: np.ndarray
+    """Bounds by entry, [A]; infinite where there is none."""
+
+    @property
+    def shift(self) -> np.ndarray:
+        """What an action of 0 means, [A]: the middle of two finite bounds."""
+        return np.where(self._bounded, 0.5 * (self._low + self._high), 0.0)
+
+    @property
+    def scale(self) -> np.ndarray:
+        """What one unit of an action means, [A]."""
+        return np.where(self._bounded, 0.5 * (self._high - self._low), 1.0)
+
+    @property
+    def _bounded(self) -> np.ndarray:
+        return np.isfinite(self.low) & np.isfinite(self.high)
+
+    @property
+    def _low(self) -> np.ndarray:
+        return np.where(self._bounded, self.low, 0.0)
+
+    @property
+    def _high(self) -> np.ndarray:
+        return np.where(self._bounded, self.high, 0.0)
+
+    def translator(self) -> Callable[[np.ndarray], tuple[np.ndarray, Any]]:
+        """[N, A] ↦ the same as numbers that costs speak of, and what to index for each environment's action."""
+        if self.discrete:
+            one_hot = np.eye(self.size)
+
+            def choose(actions: np.ndarray) -> tuple[np.ndarray, Any]:
+                chosen = np.argmax(actions, axis=1)
+                return one_hot[chosen], (chosen + self.start).tolist()
+
+            return choose
+        shift, scale, low, high = self.shift, self.scale, self.low, self.high
+        shape, dtype = (-1, *self.shape), self.dtype
+
+        def place(actions: np.ndarray) -> tuple[np.ndarray, Any]:
+            given = np.minimum(np.maximum(shift + scale * actions, low), high)
+            return given, given.astype(dtype).reshape(shape)
+
+        return place
+
+
+def actions(space: "Space[Any]") -> Actions:
+    """A Box or a Discrete space; others are refused."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        n = int(space.n)
+        return Actions(n, True, int(space.start), (), np.dtype(np.int64), np.zeros(n), np.ones(n))
+    if isinstance(space, spaces.Box):
+        size = int(np.prod(space.shape))
+        if not 0 < size <= MOST_ENTRIES:
+            raise InvalidInput(f"an action must have 1 to {MOST_ENTRIES:,} numbers, and this space has {size:,}.")
+        if space.dtype is None or space.dtype.kind != "f":
+            raise InvalidInput(
+                f"actions are a Box of {space.dtype}, and only a Box of floating-point numbers is allowed."
+            )
+        low, high = (np.asarray(bound, dtype=np.float64).reshape(-1) for bound in (space.low, space.high))
+        return Actions(size, False, 0, space.shape, np.dtype(space.dtype), low, high)
+    raise InvalidInput(
+        f"actions are a {type(space).__name__} space, which is not supported; "
+        "allowed are Box and Discrete: wrap the environment to take one."
+    )

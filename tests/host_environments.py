@@ -1,0 +1,91 @@
+"""Gymnasium environments for tests: one that can be counted by hand, and one that breaks its contract on demand."""
+
+import os
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counting(gymnasium.Env):
+    """Observes (seed modulo 1000, steps taken); terminates after `length` steps, cuts itself off after `cut`."""
+
+    def __init__(self, length=3, cut=10**6):
+        self.observation_space = spaces.Box(-1e6, 1e6, (2,), np.float64)
+        self.action_space = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, np.inf], np.float32))
+        self.length, self.cut = length, cut
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed_seen, self.steps = (seed or 0) % 1000, 0
+        return self._look(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.action = action
+        info = {"cost": 0.5 * self.steps}
+        return self._look(), float(self.steps), self.steps >= self.length, self.steps >= self.cut, info
+
+    def _look(self):
+        return np.array([self.seed_seen, self.steps], np.float64)
+
+
+def _wait():
+    time.sleep(30.0)
+
+
+def _burn():
+    raise RuntimeError("the motor\nis on fire")
+
+
+FAULTS = {
+    "nan observation": {"observation": np.array([0.0, np.nan], np.float32)},
+    "huge observation": {"observation": np.array([0.0, 1e300])},
+    "shape": {"observation": np.zeros(3, np.float32)},
+    "dtype": {"observation": np.array(["a", "b"])},
+    "nan reward": {"reward": float("nan")},
+    "reward text": {"reward": "much"},
+    "terminated": {"terminated": "yes"},
+    "infinite cost": {"info": {"cost": float("inf")}},
+    "no cost": {"info": {}},
+    "two costs": {"info": {"cost": [1.0, 2.0]}},
+    "raises": {"does": _burn},
+    "hangs": {"does": _wait},
+    "exits": {"does": lambda: os._exit(7)},
+}
+"""What a step gives or does instead."""
+
+
+class Broken:
+    """Behaves until its `after`-th step, or second reset, and then does `what`; no subclass of anything."""
+
+    def __init__(self, what="", after=4):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.what, self.after, self.steps, self.resets = what, after, 0, 0
+
+    def reset(self, *, seed):
+        self.resets += 1
+        self.inside = 0
+        again = self.resets > 1
+        if self.what == "space" and again:
+            self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        seen = np.full(2, np.nan if self.what == "reset nan" and again else 0.0, np.float32)
+        return seen if self.what == "reset bare" and again else (seen, {})
+
+    def step(self, action):
+        self.steps += 1
+        self.inside += 1
+        outcome = {"observation": np.zeros(2, np.float32), "reward": 1.0, "terminated": False}
+        outcome |= {"truncated": self.inside >= 5, "info": {"cost": 0.0}}
+        if self.steps >= self.after:
+            instead = FAULTS.get(self.what, {})
+            outcome |= {name: value for name, value in instead.items() if name != "does"}
+            instead.get("does", lambda: None)()
+            if self.what == "four":
+                outcome.pop("truncated")
+        return tuple(outcome.values())
+
+    def close(self):
+        pass
