@@ -11,6 +11,7 @@ ENVIRONMENTS = {
     "gridworld": ("tabular", "Gridworld", "a prize across hazardous ground; finite, solved exactly"),
     "garnet": ("tabular", "Garnet", "random sparse CMDPs with any number of constraints; finite, solved exactly"),
     "queueing": ("queueing", "QueueingNetwork", "admit and serve traffic; finite with small buffers, or large"),
+    "wind-turbine": ("wind_turbine", "WindTurbine", "a 5 MW turbine: energy under limits on fatigue and over-speed"),
 }
 """Name ↦ (module, class, what it is)."""
 
