@@ -20,7 +20,8 @@ LAYERS = {
     "envs": {"errors", "options", "finite", "exact"},
     "rollout": {"core", "envs"},
     "loop": {"problem", "core", "algorithms", "envs", "rollout"},
-    "policy": {"errors"},
+    "export": {"errors", "files"},
+    "policy": {"errors", "core", "export"},
     "report": {"errors", "files"},
     "experiment": {
         "errors",

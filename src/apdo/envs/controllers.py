@@ -75,3 +75,43 @@ def _sensitivity() -> tuple[np.ndarray, np.ndarray]:
         angles = jax.vmap(wt.steady_pitch)(winds)
         slopes = jax.vmap(jax.grad(lambda b, w: wt.forces(w, speed, b)[0] * wt.RATED_SPEED))(angles, winds)
         return np.asarray(angles), -np.asarray(slopes)
+
+
+def max_weight(network: QueueingNetwork, value: float, price: float) -> tuple[Controller, Array]:
+    """Max-weight scheduling with drift plus penalty (Tassiulas and Ephremides 1992; Neely 2010).
+
+    Of all actions the one with the largest score (`max_weight_scores`). It has no memory.
+    """
+
+    def act(
+        memory: Float[Array, ""],
+        observation: Float[Array, " O"],
+        key: PRNGKeyArray,  # noqa: ARG001
+    ) -> tuple[Float[Array, " A"], Float[Array, ""]]:
+        scores = max_weight_scores(network, network.lengths(observation), value, price)
+        return jax.nn.one_hot(jnp.argmax(scores), network.action_size), memory
+
+    return act, jnp.zeros(())
+
+
+def max_weight_scores(
+    network: QueueingNetwork, length: Float[Array, " n"], value: float | Array, price: float | Array
+) -> Float[Array, " A"]:
+    """For each action, V·utility admitted - backlog admitted + backlog·service rate - p·power, in expectation.
+
+    The backlog that is served is what a queue holds and is expected to get in the slot: an arrival may be served at
+    once. V (`value`) sets at which backlog admission stops, p (`price`) at which it pays to serve, and at which power.
+    """
+    admits, share, power = (jnp.asarray(part, dtype=jnp.float32) for part in network.choices())
+    arrival, utility = jnp.asarray(network.arrival), jnp.asarray(network.utility)
+    offered = arrival * (length < network.buffer)
+    admitted = admits * jnp.vdot(offered, value * utility - length)
+    served = jnp.sum(share * (length[None] + admits[:, None] * offered[None]), axis=1)
+    return admitted + served - price * power
+
+
+def max_weight_policy(network: QueueingNetwork, value: float, price: float) -> Float[np.ndarray, "S A"]:
+    """The same as probabilities for each state of the network's model."""
+    lengths = jax.vmap(network.lengths)(jnp.asarray(network.observations()))
+    scores = jax.vmap(lambda length: max_weight_scores(network, length, value, price))(lengths)
+    return np.eye(network.action_size)[np.argmax(np.asarray(scores), axis=1)]

@@ -6,9 +6,9 @@ residue: the turning points that no closed cycle has removed yet, newest first, 
 
     Φ(s) = ½ Σ_i |s_i - s_{i+1}|^m                        (what is left open counts as half cycles, as in the standard)
 
-the damage of a sample is Φ(after) - Φ(before) + Σ r^m over the cycles that it closes. Summed over a history this is the
-standard's count, exactly, for as long as the residue fits. Where it does not, the oldest half cycle is paid for good and
-forgotten, so that a cycle that it could have closed with counts as two halves.
+the damage of a sample is Φ(after) - Φ(before) + Σ r^m over the cycles that it closes. Summed over a history this is
+the standard's count, exactly, for as long as the residue fits. Where it does not, the oldest half cycle is paid for
+good and forgotten, so that a cycle that it could have closed with counts as two halves.
 """
 
 import jax.numpy as jnp

@@ -13,8 +13,8 @@ SI units inside; pitch in degrees, as the power curve has it.
 
 A step holds the demand for `control_step` seconds, integrated by Runge and Kutta's fourth-order rule. The reward is the
 electrical energy as a share of what rated power would give. Costs of a step: fatigue damage of tower base and blade
-roots (rainflow, `apdo.envs.fatigue`) per second, and the percentage of the step spent above 1.1 times rated speed. docs/wind-turbine.md
-has the sources, and what the model leaves out.
+roots (rainflow, `apdo.envs.fatigue`) per second, and the percentage of the step spent above 1.1 times rated speed.
+docs/wind-turbine.md has the sources, and what the model leaves out.
 """
 
 import dataclasses
