@@ -72,7 +72,7 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
     nodes: list[Any] = []
     used: set[str] = set()
 
-    def node(operation: str, inputs: list[str], output: str, **attributes: int) -> str:
+    def node(operation: str, inputs: list[str], output: str, **attributes: Any) -> str:  # noqa: ANN401
         used.update(name for name in inputs if name in arrays)
         nodes.append(helper.make_node(operation, inputs, [output], **attributes))
         return output

@@ -4,6 +4,7 @@ Each is a function (memory, observation, key) ↦ (action, memory) for one envir
 starts from: what `apdo.rollout` plays.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -77,41 +78,49 @@ def _sensitivity() -> tuple[np.ndarray, np.ndarray]:
         return np.asarray(angles), -np.asarray(slopes)
 
 
-def max_weight(network: QueueingNetwork, value: float, price: float) -> tuple[Controller, Array]:
+@dataclasses.dataclass(frozen=True)
+class MaxWeight:
     """Max-weight scheduling with drift plus penalty (Tassiulas and Ephremides 1992; Neely 2010).
 
-    Of all actions the one with the largest score (`max_weight_scores`). It has no memory.
+    In each slot the action with the largest score, in expectation over arrivals and service:
+
+        Σ_i admitted_i (V u_i - b_i) + b_i (rate at which i is served) - p · power,      b_i = Q_i + s_i
+
+    Where the server attends to a queue, b_i counts what is expected to arrive in the slot, which may be served at once.
     """
 
-    def act(
-        memory: Float[Array, ""],
-        observation: Float[Array, " O"],
-        key: PRNGKeyArray,  # noqa: ARG001
-    ) -> tuple[Float[Array, " A"], Float[Array, ""]]:
-        scores = max_weight_scores(network, network.lengths(observation), value, price)
-        return jax.nn.one_hot(jnp.argmax(scores), network.action_size), memory
+    value: float | Array
+    """V: at which backlog admission stops to pay."""
+    price: float | Array
+    """p: at which backlog it pays to serve, and at which power."""
+    debt: tuple[float, ...] | Float[Array, " n"]
+    """s_i, one for each queue: what a virtual queue of its rate constraint would hold. Without it an empty queue is
+    never served, and service, which comes after arrivals, is worth less than they are when both are discounted."""
 
-    return act, jnp.zeros(())
+    def scores(self, network: QueueingNetwork, length: Float[Array, " n"]) -> Float[Array, " A"]:
+        """One for each action, at the queues' lengths."""
+        admits, share, power = (jnp.asarray(part, dtype=jnp.float32) for part in network.choices())
+        offered = jnp.asarray(network.arrival) * (length < network.buffer)
+        backlog = length + jnp.asarray(self.debt)
+        admitted = admits * jnp.vdot(offered, self.value * jnp.asarray(network.utility) - backlog)
+        served = jnp.sum(share * (backlog[None] + admits[:, None] * offered[None]), axis=1)
+        return admitted + served - self.price * power
 
+    def controller(self, network: QueueingNetwork) -> tuple[Controller, Array]:
+        """To play; it has no memory."""
 
-def max_weight_scores(
-    network: QueueingNetwork, length: Float[Array, " n"], value: float | Array, price: float | Array
-) -> Float[Array, " A"]:
-    """For each action, V·utility admitted - backlog admitted + backlog·service rate - p·power, in expectation.
+        def act(
+            memory: Float[Array, ""],
+            observation: Float[Array, " O"],
+            key: PRNGKeyArray,  # noqa: ARG001
+        ) -> tuple[Float[Array, " A"], Float[Array, ""]]:
+            scores = self.scores(network, network.lengths(observation))
+            return jax.nn.one_hot(jnp.argmax(scores), network.action_size), memory
 
-    The backlog that is served is what a queue holds and is expected to get in the slot: an arrival may be served at
-    once. V (`value`) sets at which backlog admission stops, p (`price`) at which it pays to serve, and at which power.
-    """
-    admits, share, power = (jnp.asarray(part, dtype=jnp.float32) for part in network.choices())
-    arrival, utility = jnp.asarray(network.arrival), jnp.asarray(network.utility)
-    offered = arrival * (length < network.buffer)
-    admitted = admits * jnp.vdot(offered, value * utility - length)
-    served = jnp.sum(share * (length[None] + admits[:, None] * offered[None]), axis=1)
-    return admitted + served - price * power
+        return act, jnp.zeros(())
 
-
-def max_weight_policy(network: QueueingNetwork, value: float, price: float) -> Float[np.ndarray, "S A"]:
-    """The same as probabilities for each state of the network's model."""
-    lengths = jax.vmap(network.lengths)(jnp.asarray(network.observations()))
-    scores = jax.vmap(lambda length: max_weight_scores(network, length, value, price))(lengths)
-    return np.eye(network.action_size)[np.argmax(np.asarray(scores), axis=1)]
+    def policy(self, network: QueueingNetwork) -> Float[np.ndarray, "S A"]:
+        """As probabilities for each state of the network's model."""
+        lengths = jax.vmap(network.lengths)(jnp.asarray(network.observations()))
+        scores = jax.vmap(lambda length: self.scores(network, length))(lengths)
+        return np.eye(network.action_size)[np.argmax(np.asarray(scores), axis=1)]

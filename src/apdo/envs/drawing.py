@@ -1,6 +1,6 @@
 """Pictures of the environments' states: `draw(environment, state)` gives an RGB array of bytes.
 
-States are plain: numpy arrays where an environment has JAX arrays. Everything is drawn four times too large and then
+States are plain: numpy arrays where an environment has JAX arrays. Everything is drawn three times too large and then
 averaged down, which smooths edges. Pillow comes with matplotlib and is loaded only when something is drawn.
 """
 
@@ -45,7 +45,8 @@ def draw(environment: object, state: State, caption: Sequence[str] = ()) -> np.n
     painter(canvas, environment, state)
     canvas.brush.rectangle((0, 0, size[0], CAPTION * _FINE - 1), fill=_GROUND)
     for i, line in enumerate(caption[:2]):
-        canvas.text(10, 4 + 19 * i - CAPTION, line, 14, _INK)
+        fitting = next((s for s in range(14, 7, -1) if _font(s).getlength(line) <= WIDTH - 20), 7)
+        canvas.text(10, 4 + 19 * i - CAPTION, line, fitting, _INK)
     return np.asarray(image.resize((WIDTH, HEIGHT + CAPTION), Image.Resampling.BOX))
 
 
@@ -93,6 +94,10 @@ class _Canvas:
     def text(self, x: float, y: float, text: str, size: int, colour: str, anchor: str = "la") -> None:
         self.brush.text(self.place(x, y), text, font=_font(size * _FINE), fill=colour, anchor=anchor)
 
+    def cross(self, x: float, y: float, half: float, colour: str) -> None:
+        for slope in (-1, 1):
+            self.line([(x - half, y - slope * half), (x + half, y + slope * half)], colour, 2)
+
     def gauge(self, y: float, name: str, value: float, most: float, shown: str, mark: float | None = None) -> None:
         """A named horizontal bar, with a mark where something happens."""
         left, right = 118.0, 318.0
@@ -117,7 +122,7 @@ def _point_gather(canvas: _Canvas, environment: PointGather, state: State) -> No
     """The arena from above: apples green, bombs red, the robot blue, and the sensor's bins, lit where they see."""
     scale = WIDTH / (2 * pg.ARENA + 4.0)
 
-    def at(point: Sequence[float]) -> tuple[float, float]:
+    def at(point: Sequence[float] | np.ndarray) -> tuple[float, float]:
         return WIDTH / 2 + scale * float(point[0]), HEIGHT / 2 - scale * float(point[1])
 
     position, heading = np.asarray(state.position), float(state.heading)
@@ -130,11 +135,11 @@ def _point_gather(canvas: _Canvas, environment: PointGather, state: State) -> No
         # Pillow's angles go clockwise, the world's the other way.
         first, last = math.degrees(-low - pg.SENSOR_SPAN / pg.BINS), math.degrees(-low)
         readings = [(apples[i], _GOOD_PALE), (bombs[i], _BAD_PALE)]
-        canvas.wedge(x, y, pg.SENSOR_RANGE * scale, first, last, None, "#E4E4E4")
+        canvas.wedge(x, y, pg.SENSOR_RANGE * scale, first, last, None, "#D8D8D8")
         # A reading tells the distance of the nearest: the bin is lit up to there, the farther kind first.
         for reading, colour in sorted(readings, key=lambda pair: pair[0]):
             if reading > 0.0:
-                canvas.wedge(x, y, (1.0 - reading) * pg.SENSOR_RANGE * scale, first, last, colour, "#E4E4E4")
+                canvas.wedge(x, y, (1.0 - reading) * pg.SENSOR_RANGE * scale, first, last, colour, "#D8D8D8")
     corner, opposite = at((-pg.ARENA, pg.ARENA)), at((pg.ARENA, -pg.ARENA))
     canvas.box(*corner, *opposite, None, _PALE)
     for i, (place, remains) in enumerate(zip(np.asarray(state.objects), np.asarray(state.remaining), strict=True)):
@@ -142,7 +147,7 @@ def _point_gather(canvas: _Canvas, environment: PointGather, state: State) -> No
         if remains:
             canvas.disc(*at(place), 0.32 * scale, _GOOD if apple else _BAD, _INK)
         else:
-            canvas.text(*at(place), "×", 16, _GOOD if apple else _BAD, "mm")
+            canvas.cross(*at(place), 0.2 * scale, _GOOD if apple else _BAD)
     canvas.disc(*at(centre), pg.CATCH_RANGE * scale, None, _SELF)
     tip = [position + r * np.array([math.cos(heading + a), math.sin(heading + a)]) for r, a in _ARROW]
     canvas.disc(*at(position), 0.4 * scale, _SELF, _INK)
