@@ -81,7 +81,8 @@ class Policy:
         actions = np.asarray(_act(self.network, jnp.asarray(batch), keys, deterministic))
         if self.discrete:
             actions = np.argmax(actions, axis=-1)
-        return actions[0] if single else actions
+        # An array also where it holds one choice.
+        return np.asarray(actions[0]) if single else actions
 
     def distribution(self, observation: ArrayLike) -> dict[str, np.ndarray]:
         """What the action is drawn from: `mean` and `std`, or `probabilities`, or the `action` itself.

@@ -134,7 +134,7 @@ def _point_gather(canvas: _Canvas, environment: PointGather, state: State) -> No
         low = heading - pg.SENSOR_SPAN / 2 + i * pg.SENSOR_SPAN / pg.BINS
         # Pillow's angles go clockwise, the world's the other way.
         first, last = math.degrees(-low - pg.SENSOR_SPAN / pg.BINS), math.degrees(-low)
-        readings = [(apples[i], _GOOD_PALE), (bombs[i], _BAD_PALE)]
+        readings = [(float(apples[i]), _GOOD_PALE), (float(bombs[i]), _BAD_PALE)]
         canvas.wedge(x, y, pg.SENSOR_RANGE * scale, first, last, None, "#D8D8D8")
         # A reading tells the distance of the nearest: the bin is lit up to there, the farther kind first.
         for reading, colour in sorted(readings, key=lambda pair: pair[0]):
