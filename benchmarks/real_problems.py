@@ -30,7 +30,7 @@ from apdo.report import plot
 RESULTS, RUNS = Path("results/real-problems"), Path("runs/real-problems")
 EPISODES = 1000
 WIND_RUN = {"epochs": 200, "batch": 30_000, "policy.log_std": -0.7}
-WIND_SEEDS = (0, 1, 2)
+WIND_SEEDS = (0, 1)
 LARGE = {
     "arrival": (0.3, 0.25, 0.2),
     "utility": (1.0, 0.8, 0.6),
@@ -44,12 +44,10 @@ VALUES, PRICES, DEBTS = (2.0, 4.0, 6.0, 10.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0), (
 
 
 def policy_of(algorithm, environment, options, seed):
-    """The policy of a run, trained if it is not there."""
+    """The policy of a run, trained as far as it is not there."""
     folder = RUNS / f"{environment}-{algorithm}-{seed}"
-    if not (folder / "run.json").exists():
-        changes = {name.replace(".", "__"): value for name, value in options.items()}
-        apdo.train(algorithm, environment, out=folder, seed=seed, quiet=True, **changes)
-    return apdo.load(folder)
+    changes = {name.replace(".", "__"): value for name, value in options.items()}
+    return apdo.train(algorithm, environment, out=folder, seed=seed, quiet=True, resume=True, **changes).policy
 
 
 def acting(policy, deterministic):
@@ -113,8 +111,9 @@ def wind_turbine():
     found["trpo (no limits), deterministic"] = summary(play(turbine, free))
     for step, substeps in ((0.25, 1), (1.0, 4)):
         other = WindTurbine(control_step=step, substeps=substeps, horizon=round(300 / step))
-        found[f"classical, every {step:g} s"] = {"rate": summary(play(other, controllers.classical(other)))["rate"]} | {
-            "power": float(np.mean(play(other, controllers.classical(other))["return"]) / other.horizon)
+        played = play(other, controllers.classical(other))
+        found[f"classical, every {step:g} s"] = summary(played) | {
+            "power": float(played["return"].mean() / other.horizon)
         }
     write("wind-turbine.json", {"limits": turbine.limits, "episodes": EPISODES, "run": WIND_RUN, "controllers": found})
     picture_of_wind(policies[0])

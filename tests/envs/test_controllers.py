@@ -36,14 +36,10 @@ def test_the_pitch_law_answers_a_fast_rotor_with_the_gains_of_its_second_order_l
     pitch, error = 10.0, 1e-4
     state = turbine.place(jnp.asarray(14.5), jnp.zeros(()), jnp.asarray(wt.RATED_SPEED + error), jnp.asarray(pitch))
     action, after = act(memory, turbine.observe(state), jax.random.key(0))
-    wind = np.interp(
-        pitch, [float(wt.steady_pitch(jnp.asarray(v))) for v in np.linspace(12, 19, 200)], np.linspace(12, 19, 200)
-    )
+    winds = jnp.linspace(12.0, 19.0, 200)
+    wind = jnp.asarray(np.interp(pitch, np.asarray(jax.vmap(wt.steady_pitch)(winds)), np.asarray(winds)), jnp.float32)
     h = 0.05
-    power = [
-        float(wt.forces(jnp.asarray(wind, jnp.float32), jnp.asarray(wt.RATED_SPEED), jnp.asarray(pitch + d))[0])
-        for d in (-h, h)
-    ]
+    power = [float(wt.forces(wind, jnp.asarray(wt.RATED_SPEED), jnp.asarray(pitch + d))[0]) for d in (-h, h)]
     slope = (power[0] - power[1]) / (2 * h) * wt.RATED_SPEED
     weight = wt.INERTIA * wt.RATED_SPEED / slope
     moved = float(action[0]) * wt.DEMAND_RATE * 0.01

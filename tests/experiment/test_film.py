@@ -29,7 +29,8 @@ def policy():
     return Policy(Network(mean=networks.mlp(jax.random.key(0), 29, (4,), 2)), 29)
 
 
-def test_a_gif_has_every_step_of_its_episodes_and_the_frames_move(training, policy, tmp_path):
+def test_a_gif_has_every_step_of_its_episodes_and_the_frames_move(training, policy, monkeypatch, tmp_path):
+    monkeypatch.setattr(film, "MOST_EPISODES", 2)
     episodes = film.film(policy, training, tmp_path / "film.gif")
     picture = Image.open(tmp_path / "film.gif")
     # Ends that stand still may be stored as one long frame.
@@ -42,7 +43,7 @@ def test_a_gif_has_every_step_of_its_episodes_and_the_frames_move(training, poli
     assert all(not np.array_equal(a, b) for a, b in itertools.pairwise(frames))
 
 
-def test_the_last_caption_tells_the_episode_s_return_and_cost(training, policy, monkeypatch):
+def test_the_last_caption_tells_the_episode_s_return_and_cost(training, policy, monkeypatch, tmp_path):
     captions = []
 
     def note(environment, state, caption):
@@ -50,8 +51,9 @@ def test_the_last_caption_tells_the_episode_s_return_and_cost(training, policy, 
         return np.zeros((4, 4, 3), np.uint8)
 
     monkeypatch.setattr(drawing, "draw", note)
-    frames = list(film._episode(policy, training, True, 0, 0))
-    assert len(frames) == PointGather.horizon + film.PAUSE
+    monkeypatch.setattr(film, "MOST_EPISODES", 1)
+    film.film(policy, training, tmp_path / "film.gif", deterministic=True)
+    assert len(captions) == PointGather.horizon + film.PAUSE
     assert captions[0][0].endswith("step 0 of 15: return 0")
     assert all(caption[1].startswith("cost: bombs ") for caption in captions)
     assert captions[-1][0].startswith("episode 1, step 15 of 15: return ")

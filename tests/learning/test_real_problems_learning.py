@@ -15,8 +15,8 @@ def test_on_the_turbine_cpo_cuts_damage_and_over_speed_and_raises_the_energy(tmp
     result = apdo.train(
         "cpo",
         "wind-turbine",
-        epochs=12,
-        batch=6000,
+        epochs=10,
+        batch=4000,
         horizon=200,
         policy__log_std=-0.7,
         out=tmp_path / "run",

@@ -8,10 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 from jax import random
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from apdo import files, loop, rollout
+from apdo.core.data import Transition
 from apdo.envs import drawing
+from apdo.envs.environment import Environment
 from apdo.errors import InvalidInput, StorageFailure
 from apdo.experiment.evaluation import EVALUATION_STREAM
 from apdo.policy import Policy
@@ -36,11 +38,21 @@ def check(path: Path, environment: object) -> None:
 
 def film(policy: Policy, training: loop.Training, path: Path, deterministic: bool = False, seed: int = 0) -> int:
     """Write a film of a few fresh episodes; returns how many."""
-    check(path, training.environment)
-    horizon = training.environment.horizon
-    episodes = max(1, min(MOST_EPISODES, MOST_FRAMES // horizon))
-    shown = [frame for i in range(episodes) for frame in _episode(policy, training, deterministic, seed, i)]
-    rate = 5 if horizon <= 30 else 12
+    environment = training.environment
+    check(path, environment)
+
+    def act(memory: tuple[()], observation: Array, key: PRNGKeyArray) -> tuple[Array, tuple[()]]:
+        distribution = policy.network(observation)
+        return distribution.mode() if deterministic else distribution.sample(key), memory
+
+    play = jax.jit(lambda key: rollout.watch(environment, act, (), key))
+    stream = random.fold_in(random.key(seed), EVALUATION_STREAM)
+    episodes = max(1, min(MOST_EPISODES, MOST_FRAMES // environment.horizon))
+    shown = []
+    for number in range(episodes):
+        states, steps = jax.device_get(play(random.fold_in(stream, number)))
+        shown += frames(environment, states, steps, f"episode {number + 1}")
+    rate = 5 if environment.horizon <= 30 else 12
     if path.suffix.lower() == ".gif":
         _write_gif(shown, path, rate)
     else:
@@ -48,46 +60,34 @@ def film(policy: Policy, training: loop.Training, path: Path, deterministic: boo
     return episodes
 
 
-def _episode(
-    policy: Policy, training: loop.Training, deterministic: bool, seed: int, number: int
-) -> Iterator[np.ndarray]:
-    """The frames of one episode; long ones are told in at most `MOST_FRAMES`."""
-    environment = training.environment
-
-    def act(memory: tuple[()], observation: Array, key: PRNGKeyArray) -> tuple[Array, tuple[()]]:
-        distribution = policy.network(observation)
-        return distribution.mode() if deterministic else distribution.sample(key), memory
-
-    key = random.fold_in(random.fold_in(random.key(seed), EVALUATION_STREAM), number)
-    states, steps = jax.device_get(jax.jit(lambda key: rollout.watch(environment, act, (), key))(key))
-    over = np.asarray(steps.terminated | steps.truncated)
-    length = int(np.argmax(over)) + 1
+def frames(environment: Environment, states: PyTree, steps: Transition, name: str) -> Iterator[np.ndarray]:
+    """The frames of an episode as `rollout.watch` gives it; a long one is told in at most `MOST_FRAMES`."""
+    length = int(np.argmax(steps.terminated | steps.truncated)) + 1
     gained = np.concatenate([[0.0], np.cumsum(steps.reward[:length])])
     spent = np.concatenate([np.zeros((1, steps.cost.shape[1])), np.cumsum(steps.cost[:length], axis=0)])
-    every = -(-length // MOST_FRAMES)
-    for t in [*range(0, length, every), *([length] * PAUSE)]:
-        costs = ", ".join(f"{name} {value:.3g}" for name, value in zip(environment.cost_names, spent[t], strict=True))
-        caption = (f"episode {number + 1}, step {t} of {length}: return {gained[t]:.4g}", f"cost: {costs}")
+    for t in [*range(0, length, -(-length // MOST_FRAMES)), *([length] * PAUSE)]:
+        costs = ", ".join(f"{cost} {value:.3g}" for cost, value in zip(environment.cost_names, spent[t], strict=True))
+        caption = (f"{name}, step {t} of {length}: return {gained[t]:.4g}", f"cost: {costs}")
         yield drawing.draw(environment, jax.tree.map(lambda leaf, t=t: leaf[t], states), caption)
 
 
-def _write_gif(frames: list[np.ndarray], path: Path, rate: int) -> None:
+def _write_gif(shown: list[np.ndarray], path: Path, rate: int) -> None:
     from PIL import Image
 
-    pictures = [Image.fromarray(frame).quantize(64) for frame in frames]
+    pictures = [Image.fromarray(frame).quantize(64) for frame in shown]
     with files.replacing(path) as file:
         pictures[0].save(
             file, format="GIF", save_all=True, append_images=pictures[1:], duration=1000 // rate, loop=0, optimize=False
         )
 
 
-def _write_mp4(frames: list[np.ndarray], path: Path, rate: int) -> None:
-    height, width = frames[0].shape[:2]
+def _write_mp4(shown: list[np.ndarray], path: Path, rate: int) -> None:
+    height, width = shown[0].shape[:2]
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate), "-i", "-"]
     coding = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4"]
     done = subprocess.run(
         ["ffmpeg", "-loglevel", "error", "-y", *source, *coding, str(path)],
-        input=b"".join(np.ascontiguousarray(frame).tobytes() for frame in frames),
+        input=b"".join(np.ascontiguousarray(frame).tobytes() for frame in shown),
         capture_output=True,
         check=False,
     )
