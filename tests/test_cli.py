@@ -50,7 +50,7 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
     assert out == f"{run}/policy.npz\n"
     stored, policy = np.load(tmp_path / "run" / "policy.npz"), apdo.load(run, 1)
     assert str(stored["kind"]) == "gaussian"
-    np.testing.assert_array_equal(stored["log_std"], policy.network.log_std)
+    np.testing.assert_array_equal(stored["log_std"], policy.arrays()["log_std"])
     status, _, err = call(capsys, "export", run, f"{run}/policy.npz", "--seed", "2")
     assert status == 2
     assert "has the seeds 0 to 1" in err

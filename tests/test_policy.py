@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import PyTree
 
 from apdo import export
 from apdo.core import categorical, deterministic, gaussian, networks
@@ -37,7 +38,7 @@ def make(kind, normalised, seed=0):
 class Mapped(eqx.Module):
     """A wrapper of another kind: normalises with a clip, and maps actions to a range."""
 
-    network: gaussian.Policy
+    network: PyTree
 
     def __call__(self, observation):
         return self.network(jnp.clip((observation - 1.0) / 2.0, -0.5, 0.5))

@@ -65,7 +65,7 @@ class Policy:
         discrete: bool = False,
         normaliser: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> None:
-        self.network = network if normaliser is None else _normalised(network, normaliser, observation_size)
+        self.network: PyTree = network if normaliser is None else _normalised(network, normaliser, observation_size)
         """The module from one raw observation to an action distribution."""
         self.observation_size = observation_size
         self.discrete = discrete

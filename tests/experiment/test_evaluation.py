@@ -36,6 +36,7 @@ def test_as_many_episodes_as_it_names_decide_if_the_mean_stays():
     few = (few - few.mean()) / few.std(ddof=1)
     needed = Estimate.of(few).verdict(0.1).deciding
     assert needed == pytest.approx((1.96 / 0.1) ** 2, rel=0.01)
+    assert needed is not None
     more = np.resize(few, int(1.05 * needed))
     assert Estimate.of(more).verdict(0.1).holds == "yes"
     less = np.resize(few, int(0.85 * needed))
