@@ -25,7 +25,14 @@ def test_the_off_policy_learner_of_choices_finds_the_price_on_two_states():
     found = ground_truth.train(
         "two-state",
         "apdo",
-        {"batch": 3000, "epochs": 3, "seeds": 1, "k_adj": 2, "off_policy_iterations": 20_000, "off_policy.dual_rate": 0.01},
+        {
+            "batch": 3000,
+            "epochs": 3,
+            "seeds": 1,
+            "k_adj": 2,
+            "off_policy_iterations": 20_000,
+            "off_policy.dual_rate": 0.01,
+        },
     )
     estimate = found["seeds"][0]["off_policy_multipliers"][0]
     assert estimate == pytest.approx(found["optimum"]["multipliers"][0], rel=0.25)
