@@ -96,7 +96,7 @@ def test_thrust_and_power_obey_momentum_theory():
     ("wind", "published"), [(12.0, 3.83), (13.0, 6.60), (15.0, 10.45), (17.0, 13.54), (19.0, 16.23)]
 )
 def test_the_steady_pitch_is_the_published_one_to_two_degrees(wind, published):
-    """NREL/TP-500-38060, figure 9-1 and table 7-2's schedule of operating points."""
+    """NREL/TP-500-38060, table 7-1."""
     assert float(wt.steady_pitch(scalar(wind))) == pytest.approx(published, abs=2.0)
 
 
