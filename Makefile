@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow check bench theory ground-truth torture clean
+.PHONY: demo test test-slow check bench theory ground-truth real-problems torture clean
 
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
@@ -30,6 +30,10 @@ theory: .venv/run
 # Every algorithm against the exact optimum; the tables of docs/ground-truth.md.
 ground-truth: .venv/run
 	$(BIN)/python -m benchmarks.ground_truth
+
+# Learned policies against hand-written controllers; docs/wind-turbine.md and docs/queueing.md.
+real-problems: .venv/run
+	$(BIN)/python -m benchmarks.real_problems
 
 # Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
 torture: .venv/run

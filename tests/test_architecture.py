@@ -21,7 +21,8 @@ LAYERS = {
     "rollout": {"core", "envs"},
     "loop": {"problem", "core", "algorithms", "envs", "rollout"},
     "hosted": {"errors", "core", "algorithms", "envs", "loop"},
-    "policy": {"errors"},
+    "export": {"errors", "files"},
+    "policy": {"errors", "core", "export"},
     "report": {"errors", "files"},
     "experiment": {
         "errors",

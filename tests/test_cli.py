@@ -5,8 +5,10 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import apdo
 from apdo import cli
 
 TINY = ["--epochs", "2", "--batch", "150", "--critic.passes", "1", "--policy.hidden", "8", "--critic.hidden", "8"]
@@ -35,6 +37,23 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
     assert status == 0
     assert out.count("stochastic") == out.count("deterministic") == 2
     assert "limit 0.2" in out
+    assert out.count("under the limit?") == 2
+    status, out, _ = call(capsys, "evaluate", run, "--episodes", "20", "--deterministic", "--video", f"{run}/film.gif")
+    assert status == 0
+    assert "stochastic" not in out
+    assert (tmp_path / "run" / "film.gif").read_bytes().startswith(b"GIF89a")
+    status, out, err = call(capsys, "evaluate", run, "--video", f"{run}/film.avi")
+    assert status == 2
+    assert ".gif or an .mp4" in err
+    status, out, _ = call(capsys, "export", run, f"{run}/policy.npz", "--seed", "1")
+    assert status == 0
+    assert out == f"{run}/policy.npz\n"
+    stored, policy = np.load(tmp_path / "run" / "policy.npz"), apdo.load(run, 1)
+    assert str(stored["kind"]) == "gaussian"
+    np.testing.assert_array_equal(stored["log_std"], policy.arrays()["log_std"])
+    status, _, err = call(capsys, "export", run, f"{run}/policy.npz", "--seed", "2")
+    assert status == 2
+    assert "has the seeds 0 to 1" in err
     status, out, _ = call(capsys, "plot", run, "--out", str(tmp_path / "picture.svg"))
     assert status == 0
     assert (tmp_path / "picture.svg").read_text().startswith("<?xml")
@@ -64,6 +83,10 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
         (["evaluate", "nowhere"], "no run folder"),
         (["evaluate", ".", "--episodes", "many"], "whole number"),
         (["evaluate", ".", "--epsiodes", "3"], "did you mean '--episodes'"),
+        (["evaluate", ".", "--video"], "needs a value"),
+        (["export"], "needs a run folder and a file"),
+        (["export", "nowhere", "policy.npz"], "no run folder"),
+        (["export", "nowhere", "policy.npz", "--sede", "3"], "did you mean '--seed'"),
         (["plot"], "at least one run folder"),
         (["plot", "nowhere"], "no run folder"),
         (["list", "everything"], "takes no arguments"),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from apdo.envs.environment import Outcome
-from apdo.rollout import collect
+from apdo.envs.point_gather import PointGather
+from apdo.envs.tabular import Gridworld
+from apdo.rollout import collect, watch
 
 STEPS, ENVIRONMENTS, HORIZON, LAST, STARTS = 200, 3, 5, 9, 8
 
@@ -179,3 +181,23 @@ def test_each_seed_of_a_vmapped_run_samples_as_it_would_alone():
     for seed in range(3):
         for one, other in zip(jax.tree.leaves(sampled(False, seed)), jax.tree.leaves(together), strict=True):
             np.testing.assert_allclose(one, other[seed], rtol=1e-6)
+
+
+@pytest.mark.parametrize("task", [Gridworld(horizon=12), PointGather()])
+def test_a_watched_episode_s_states_explain_its_steps(task):
+    """Every step observes the state before it, and what it reaches is the next one."""
+
+    def act(memory, observation, key):
+        if task.discrete_actions:
+            return jax.nn.one_hot(jax.random.randint(key, (), 0, task.action_size), task.action_size), memory + 1
+        return jax.random.normal(key, (task.action_size,)), memory + 1
+
+    states, steps = watch(task, act, jnp.zeros(()), jax.random.key(0))
+    assert all(leaf.shape[0] == task.horizon + 1 for leaf in jax.tree.leaves(states))
+    seen = jax.vmap(task.observe)(states)
+    np.testing.assert_allclose(steps.observation, seen[:-1], atol=1e-5)
+    np.testing.assert_allclose(steps.next_observation, seen[1:], atol=1e-5)
+    np.testing.assert_array_equal(steps.step, np.arange(task.horizon))
+    assert bool(steps.terminated[-1]) == task.horizon_terminates or bool(seen[-1].sum() == 0)
+    assert bool(steps.truncated[-1]) != bool(steps.terminated[-1])
+    assert not np.any(np.asarray(steps.truncated[:-1]))

@@ -4,6 +4,7 @@
     apdo resume RUN
     apdo rerun RUN
     apdo evaluate RUN
+    apdo export RUN FILE
     apdo plot RUN...
     apdo report RUN...
     apdo reproduce [STUDY]
@@ -41,6 +42,7 @@ apdo: constrained reinforcement learning in JAX
   apdo resume RUN [options]                    go on with a run that was interrupted
   apdo rerun RUN [options]                     run a run's experiment again, and compare
   apdo evaluate RUN [options]                  play fresh episodes with the policies of a run
+  apdo export RUN FILE [options]               the policy of a run as a plain .npz or as ONNX
   apdo plot RUN... [options]                   return, cost and multiplier as a picture
   apdo report RUN... [options]                 the same and its statistics, as a page for the browser
   apdo reproduce [STUDY] [options]             the paper's experiments with statistics, as a resumable batch
@@ -93,11 +95,25 @@ apdo rerun RUN [options]
 EVALUATE_USAGE = """\
 apdo evaluate RUN [options]
 
-  Plays fresh episodes with the newest policies of a run, both with and without their exploration, and prints means with
-  95 % confidence intervals next to the limits.
+  Plays fresh episodes with the newest policies of a run, with and without their exploration side by side. Prints means
+  with 95 % confidence intervals and, for each limit, whether the mean cost is under it: yes or no with 95 % confidence,
+  or undecided, and then about how many episodes would decide. p is the probability that it is, by Student's t.
 
   --episodes N             episodes for each policy and mode (default: 1000)
   --seed N                 which fresh episodes (default: 0)
+  --deterministic          only without exploration
+  --stochastic             only with exploration
+  --video FILE             a .gif, or an .mp4 where ffmpeg is there, of a few episodes of the first policy; with
+                           exploration unless --deterministic
+"""
+
+EXPORT_USAGE = """\
+apdo export RUN FILE [options]
+
+  Writes the newest policy of a run to FILE: a plain .npz, which numpy alone can use, or .onnx, which needs the extra
+  apdo[onnx] to write. docs/policies.md shows how to read both.
+
+  --seed N                 whose policy (default: the run's first seed)
 """
 
 PLOT_USAGE = """\
@@ -306,27 +322,34 @@ def _evaluate(given: list[str]) -> None:
         return
     if not given or given[0].startswith("-"):
         raise InvalidInput("evaluate needs a run folder, as in: apdo evaluate runs/demo.")
-    changes = _pairs(given[1:], known=("episodes", "seed"))
+    modes = {"deterministic", "stochastic"}
+    changes = _pairs(given[1:], flags=modes, known=("episodes", "seed", "video", *sorted(modes)))
     episodes, seed = _count(changes, "episodes", 1000), _count(changes, "seed", 0)
+    chosen = [mode for mode in ("stochastic", "deterministic") if changes.get(mode)] or ["stochastic", "deterministic"]
     from apdo.report import runs
 
     runs.read_description(Path(given[0]))
-    from apdo.experiment import evaluation, runner
+    from apdo.experiment import evaluation, film, runner
 
     experiment, training, state = evaluation.load_run(given[0])
+    video = Path(changes["video"]) if "video" in changes else None
+    if video is not None:
+        film.check(video, training.environment)
     policies = runner.policies_of(training, state.algorithm)
     print(f"{experiment.algorithm} on {experiment.environment}, {episodes} fresh episodes each, 95 % intervals")
-    limits = dict(zip(training.environment.cost_names, training.problem.limits, strict=True))
+    limits = list(zip(training.environment.cost_names, training.problem.limits, strict=True))
     for i, policy in enumerate(policies):
-        for deterministic in (False, True):
-            found = evaluation.evaluate(policy, training, episodes, deterministic, seed)
-            mode = "deterministic" if deterministic else "stochastic"
-            costs = "  ".join(
-                f"{name} {_interval(cost)} (limit {limit:g}: {_verdict(cost, limit)})"
-                for (name, limit), cost in zip(limits.items(), found.constrained_cost, strict=True)
-            )
-            named, gain = experiment.settings.seed + i, _interval(found.undiscounted_return)
-            print(f"  seed {named}  {mode:13}  return {gain}  {costs}")
+        found = [evaluation.evaluate(policy, training, episodes, mode == "deterministic", seed) for mode in chosen]
+        rows = [(f"seed {experiment.settings.seed + i}", chosen)]
+        rows.append(("  return", [_interval(one.undiscounted_return) for one in found]))
+        for j, (name, limit) in enumerate(limits):
+            costs = [one.constrained_cost[j] for one in found]
+            rows.append((f"  {name} (limit {limit:g})", [_interval(cost) for cost in costs]))
+            rows.append(("    under the limit?", [_verdict(cost, limit) for cost in costs]))
+        print(_columns(rows))
+    if video is not None:
+        count = film.film(policies[0], training, video, chosen[0] == "deterministic", seed)
+        print(f"video: {video} ({count} episode{'s' * (count > 1)} of seed {experiment.settings.seed}, {chosen[0]})")
 
 
 def _interval(estimate: "Estimate") -> str:
@@ -334,9 +357,37 @@ def _interval(estimate: "Estimate") -> str:
 
 
 def _verdict(cost: "Estimate", limit: float) -> str:
-    if cost.high <= limit:
-        return "kept"
-    return "exceeded" if cost.low > limit else "undecided"
+    verdict = cost.verdict(limit)
+    needed = f", about {verdict.deciding:,} episodes would decide" if verdict.deciding else ""
+    return f"{verdict.holds} (p = {verdict.probability:.3f}{needed})"
+
+
+def _columns(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Names on the left, and the entries of each row below each other."""
+    first = max(len(name) for name, _ in rows) + 3
+    widths = [max(len(entry) for entry in column) for column in zip(*(entries for _, entries in rows), strict=True)]
+    lines = []
+    for name, entries in rows:
+        shown = "   ".join(entry.ljust(width) for entry, width in zip(entries, widths, strict=True))
+        lines.append(f"  {name:<{first}}{shown}".rstrip())
+    return "\n".join(lines)
+
+
+def _export(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(EXPORT_USAGE, end="")
+        return
+    if len(given) < 2 or given[0].startswith("-") or given[1].startswith("-"):
+        raise InvalidInput("export needs a run folder and a file, as in: apdo export runs/demo policy.npz.")
+    changes = _pairs(given[2:], known=("seed",))
+    seed = _count(changes, "seed", 0) if "seed" in changes else None
+    from apdo.report import runs
+
+    runs.read_description(Path(given[0]))
+    import apdo
+
+    apdo.load(given[0], seed).save(given[1])
+    print(given[1])
 
 
 def _plot(given: list[str]) -> None:
@@ -447,6 +498,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "resume": _resume,
     "rerun": _rerun,
     "evaluate": _evaluate,
+    "export": _export,
     "plot": _plot,
     "report": _report,
     "reproduce": _reproduce,

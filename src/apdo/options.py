@@ -92,9 +92,21 @@ def override(config: C, changes: Mapping[str, Any]) -> C:
 
     Names are checked against what the configuration has once its choices are made, values against the options' bounds.
     """
-    for name in sorted(changes, key=lambda name: name.count(".")):
+    # Plain options together: some only fit each other, as the lengths of two lists.
+    config = _set_plain(config, {name: value for name, value in changes.items() if "." not in name})
+    for name in sorted((name for name in changes if "." in name), key=lambda name: name.count(".")):
         config = _set(config, name.split("."), changes[name], name)
     return config
+
+
+def _set_plain(config: C, changes: Mapping[str, Any]) -> C:
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    values = {}
+    for name, value in changes.items():
+        if name not in fields:
+            raise unknown("option", name, flatten(config))
+        values[name] = _converted(fields[name], getattr(config, name), value, name)
+    return dataclasses.replace(config, **values) if values else config
 
 
 def _set(config: C, path: list[str], value: Value, whole: str) -> C:
@@ -109,11 +121,16 @@ def _set(config: C, path: list[str], value: Value, whole: str) -> C:
         if not nested:
             raise unknown("option", whole, [prefix + name for name in known])
         return dataclasses.replace(config, **{path[0]: _set(current, path[1:], value, whole)})
-    if nested:
-        return dataclasses.replace(config, **{path[0]: _choose(field, value, whole)})
-    parsed = _parse(field, current, value, whole)
-    _check(field, parsed, whole)
-    return dataclasses.replace(config, **{path[0]: parsed})
+    return dataclasses.replace(config, **{path[0]: _converted(field, current, value, whole)})
+
+
+def _converted(field: dataclasses.Field[Any], current: Value, value: Value, name: str) -> Value:
+    """The value as the option holds it, checked."""
+    if isinstance(current, Configuration):
+        return _choose(field, value, name)
+    parsed = _parse(field, current, value, name)
+    _check(field, parsed, name)
+    return parsed
 
 
 def _choose(field: dataclasses.Field[Any], value: Value, name: str) -> Configuration:

@@ -1,27 +1,72 @@
 """A learned policy as something to call: numpy in, numpy out, no environment needed."""
 
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from apdo import export
+from apdo.core import categorical, deterministic, gaussian
 from apdo.errors import InvalidInput
+
+
+@runtime_checkable
+class Wrapper(Protocol):
+    """A network that does something before or after another one, and can say what."""
+
+    @property
+    def network(self) -> PyTree:
+        """The other one."""
+        ...
+
+    def around(self) -> dict[str, np.ndarray]:
+        """What it does, under the names that `apdo.export` has for it."""
+        ...
+
+
+class Normalised(eqx.Module):
+    """A policy network over observations with their mean taken off and divided by their standard deviation."""
+
+    network: PyTree
+    mean: Float[Array, " O"]
+    std: Float[Array, " O"]
+
+    def __call__(self, observation: Float[Array, " O"]) -> PyTree:
+        """The action distribution at one raw observation."""
+        return self.network((observation - self.mean) / self.std)
+
+    def around(self) -> dict[str, np.ndarray]:
+        """The normalisation, without a clip."""
+        values = (np.asarray(self.mean), np.asarray(self.std), np.float32(np.inf))
+        return {name: np.asarray(value) for name, value in zip(export.NORMALISATION, values, strict=True)}
 
 
 class Policy:
     """`policy(observation)` for one observation [O] or a batch [B, O]; `deterministic=True` gives the mode.
 
-    An action is a vector or, where actions are choices, the index of one.
+    An action is a vector or, where actions are choices, the index of one. `normaliser` is a mean and a standard
+    deviation for each entry of an observation, applied before the network.
 
     Draws depend on the policy's own seed and on how many calls came before: two policies loaded alike act alike.
     """
 
-    def __init__(self, network: PyTree, observation_size: int, seed: int = 0, *, discrete: bool = False) -> None:
-        self.network = network
-        """The module from one observation to an action distribution."""
+    def __init__(
+        self,
+        network: PyTree,
+        observation_size: int,
+        seed: int = 0,
+        *,
+        discrete: bool = False,
+        normaliser: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> None:
+        self.network: PyTree = network if normaliser is None else _normalised(network, normaliser, observation_size)
+        """The module from one raw observation to an action distribution."""
         self.observation_size = observation_size
         self.discrete = discrete
         """Whether actions are choices."""
@@ -30,19 +75,74 @@ class Policy:
 
     def __call__(self, observation: ArrayLike, deterministic: bool = False) -> np.ndarray:
         """The action for each observation."""
+        batch, single = self._batch(observation)
+        keys = random.split(random.fold_in(self._key, self._calls), batch.shape[0])
+        self._calls += 1
+        actions = np.asarray(_act(self.network, jnp.asarray(batch), keys, deterministic))
+        if self.discrete:
+            actions = np.argmax(actions, axis=-1)
+        # An array also where it holds one choice.
+        return np.asarray(actions[0]) if single else actions
+
+    def distribution(self, observation: ArrayLike) -> dict[str, np.ndarray]:
+        """What the action is drawn from: `mean` and `std`, or `probabilities`, or the `action` itself.
+
+        For one observation or a batch. Where actions are mapped to an environment's own range after they are drawn,
+        these are the parameters before that.
+        """
+        batch, single = self._batch(observation)
+        network = self.network
+        if not isinstance(network, Normalised) and isinstance(network, Wrapper):
+            raise InvalidInput("this policy's actions are mapped after they are drawn; ask its `network` instead.")
+        found = jax.vmap(network)(jnp.asarray(batch))
+        if isinstance(found, gaussian.Gaussian):
+            named = {"mean": found.mean, "std": jnp.exp(found.log_std)}
+        elif isinstance(found, categorical.Categorical):
+            named = {"probabilities": jax.nn.softmax(found.logits, axis=-1)}
+        else:
+            named = {"action": found.action}
+        return {name: np.asarray(value)[0] if single else np.asarray(value) for name, value in named.items()}
+
+    def save(self, path: str | Path) -> None:
+        """Export to a plain .npz, or to ONNX where the name ends in .onnx (docs/policies.md)."""
+        export.save(self.arrays(), Path(path))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The policy as named arrays, as `apdo.export` describes them."""
+        around, network = {}, self.network
+        while isinstance(network, Wrapper):
+            around, network = network.around() | around, network.network
+        if isinstance(network, gaussian.Policy):
+            kind, layers, own = "gaussian", network.mean, {"log_std": np.asarray(network.log_std)}
+        elif isinstance(network, categorical.Policy):
+            kind, layers, own = "categorical", network.logits, {}
+        elif isinstance(network, deterministic.Policy):
+            kind, layers, own = "deterministic", network.mean, {}
+        else:
+            raise InvalidInput(f"a policy of kind {type(network).__name__} cannot be exported.")
+        named = {"format": np.asarray(export.FORMAT), "kind": np.asarray(kind)}
+        for i, (weight, bias) in enumerate(zip(layers.weights, layers.biases, strict=True)):
+            named |= {f"weight_{i}": np.asarray(weight), f"bias_{i}": np.asarray(bias)}
+        return named | own | around
+
+    def _batch(self, observation: ArrayLike) -> tuple[np.ndarray, bool]:
+        """The observations as a batch, and whether there was only one without a batch."""
         given = np.asarray(observation, dtype=np.float32)
         if given.ndim not in (1, 2) or given.shape[-1] != self.observation_size:
             raise InvalidInput(
                 f"an observation has {self.observation_size} numbers, and a batch of them two axes; "
                 f"this has shape {given.shape}."
             )
-        batch = np.atleast_2d(given)
-        keys = random.split(random.fold_in(self._key, self._calls), batch.shape[0])
-        self._calls += 1
-        actions = np.asarray(_act(self.network, jnp.asarray(batch), keys, deterministic))
-        if self.discrete:
-            actions = np.argmax(actions, axis=-1)
-        return actions[0] if given.ndim == 1 else actions
+        return np.atleast_2d(given), given.ndim == 1
+
+
+def _normalised(network: PyTree, normaliser: tuple[ArrayLike, ArrayLike], size: int) -> Normalised:
+    mean, std = (np.asarray(part, dtype=np.float32) for part in normaliser)
+    if mean.shape != (size,) or std.shape != (size,):
+        raise InvalidInput(f"a normaliser needs {size} means and as many deviations, not {mean.shape} and {std.shape}.")
+    if not (np.all(np.isfinite(mean)) and np.all(np.isfinite(std)) and np.all(std > 0.0)):
+        raise InvalidInput("a normaliser's means must be finite and its deviations finite and above 0.")
+    return Normalised(network=network, mean=jnp.asarray(mean), std=jnp.asarray(std))
 
 
 @eqx.filter_jit

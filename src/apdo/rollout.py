@@ -99,3 +99,35 @@ def collect(
 
 def _like(flag: Array, leaf: Array) -> Array:
     return flag.reshape(flag.shape + (1,) * (leaf.ndim - 1))
+
+
+def watch(environment: Environment, act: Act, memory: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Transition]:
+    """One episode: its states [H + 1] from the first on, and its steps [H]. What follows the episode's end is void."""
+    reset_key, key = jax.random.split(key)
+    start = environment.reset(reset_key)
+
+    def tick(
+        carry: tuple[PyTree, PyTree], now: tuple[Array, Array]
+    ) -> tuple[tuple[PyTree, PyTree], tuple[PyTree, Transition]]:
+        (state, memory), (step, key) = carry, now
+        act_key, step_key = jax.random.split(key)
+        observation = environment.observe(state)
+        action, memory = act(memory, observation, act_key)
+        outcome = environment.step(state, action, step_key)
+        last = step + 1 >= environment.horizon
+        terminated = outcome.terminated | (last & environment.horizon_terminates)
+        transition = Transition(
+            observation=observation,
+            action=action,
+            reward=outcome.reward,
+            cost=outcome.cost,
+            next_observation=outcome.observation,
+            terminated=terminated,
+            truncated=last & ~terminated,
+            step=step,
+        )
+        return (outcome.state, memory), (outcome.state, transition)
+
+    steps = (jnp.arange(environment.horizon), jax.random.split(key, environment.horizon))
+    reached, transitions = jax.lax.scan(tick, (start, memory), steps)[1]
+    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, reached), transitions

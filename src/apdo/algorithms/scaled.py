@@ -15,11 +15,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from apdo.algorithms.contract import Adjustment, Algorithm, OwnConfig
 from apdo.core.data import Transition
-from apdo.core.statistics import Statistics
+from apdo.core.statistics import CLIP, Statistics
 from apdo.problem import Problem
 
 
@@ -68,6 +69,19 @@ class RawPolicy(eqx.Module):
     def inner(self, observation: Float[Array, " O"]) -> PyTree:
         """The distribution of the algorithm's action."""
         return self.network(self.statistics.normalise(observation))
+
+    def around(self) -> dict[str, np.ndarray]:
+        """What is done before and after the network, under the names that an exported policy has for it."""
+        named: dict[str, np.ndarray] = {}
+        if float(self.statistics.count) > 0:
+            named |= {
+                "observation_mean": np.asarray(self.statistics.mean),
+                "observation_std": np.asarray(self.statistics.scale()),
+                "observation_clip": np.asarray(CLIP, dtype=np.float32),
+            }
+        if self.meaning is not None:
+            named |= {f"action_{name}": np.asarray(value) for name, value in vars(self.meaning).items()}
+        return named
 
 
 class State(eqx.Module):

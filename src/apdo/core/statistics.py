@@ -42,10 +42,13 @@ class Statistics(eqx.Module):
         variance = (1.0 - share) * self.variance + share * other.variance + spread
         return Statistics(count=count, mean=self.mean + share * delta, variance=variance)
 
+    def scale(self) -> Float[Array, " O"]:
+        """What each entry is divided by: its standard deviation, or 1 where it is constant."""
+        constant = self.variance <= _CONSTANT * jnp.square(self.mean) + jnp.finfo(self.variance.dtype).tiny
+        return jnp.where(constant, 1.0, jnp.sqrt(jnp.where(constant, 1.0, self.variance)))
+
     def normalise(self, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch O"]:
         """Zero mean and unit variance, clipped; the identity while there are no samples."""
-        constant = self.variance <= _CONSTANT * jnp.square(self.mean) + jnp.finfo(self.variance.dtype).tiny
-        scale = jnp.where(constant, 1.0, jnp.sqrt(jnp.where(constant, 1.0, self.variance)))
         lead = (1,) * (observation.ndim - 1)
-        shifted = (observation - self.mean.reshape(*lead, -1)) / scale.reshape(*lead, -1)
+        shifted = (observation - self.mean.reshape(*lead, -1)) / self.scale().reshape(*lead, -1)
         return jnp.where(self.count > 0, jnp.clip(shifted, -CLIP, CLIP), observation)

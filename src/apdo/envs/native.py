@@ -25,6 +25,7 @@ REGISTERED = {
     "Gridworld": "gridworld",
     "Garnet": "garnet",
     "Queueing": "queueing",
+    "WindTurbine": "wind-turbine",
 }
 """The name within `apdo/` ↦ the name here."""
 
@@ -47,7 +48,7 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
         import jax
 
         self.task = override(envs.find(name)(), changes)
-        self.task_name, self.render_mode = name, render_mode
+        self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (self.task.observation_size,), np.float32)
         if self.task.discrete_actions:
             self.action_space = gymnasium.spaces.Discrete(self.task.action_size)
@@ -100,16 +101,15 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
         """The state as a picture, [height, width, 3]; None without a render mode."""
         if self.render_mode is None or self._state is None:
             return None
-        from apdo.envs import pictures
+        from apdo.envs import drawing
 
-        observation = np.asarray(self.task.observe(self._state))
-        return pictures.draw(self.task_name, self.task, self._state, observation, self._caption())
+        return drawing.draw(self.task, self._state, self._caption())
 
-    def _caption(self) -> str:
+    def _caption(self) -> list[str]:
         costs = ", ".join(
             f"{name} {value:g}" for name, value in zip(self.task.cost_names, self.total_cost.round(3), strict=True)
         )
-        return f"step {self._steps}, return {self.total_reward:.3g}, {costs}"
+        return [f"step {self._steps}, return {self.total_reward:.3g}", costs]
 
 
 register()

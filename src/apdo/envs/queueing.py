@@ -105,6 +105,12 @@ class QueueingNetwork:
             return jax.nn.one_hot(state, self.buffer + 1).reshape(-1)
         return jnp.concatenate([state / self.buffer, (state == 0).astype(jnp.float32)])
 
+    def lengths(self, observation: Float[Array, " O"]) -> Float[Array, " n"]:
+        """The queue lengths that an observation shows."""
+        if self.buffer <= ONE_HOT_BUFFER:
+            return observation.reshape(self.queues, -1) @ jnp.arange(self.buffer + 1.0)
+        return jnp.round(observation[: self.queues] * self.buffer)
+
     def step(self, state: Int[Array, " n"], action: Float[Array, " A"], key: PRNGKeyArray) -> Outcome:
         """One slot with random arrivals and service."""
         arrival_key, service_key = jax.random.split(key)

@@ -1,6 +1,7 @@
 """How good a learned policy is, measured on fresh episodes that it was not trained on."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import cast
 
@@ -34,13 +35,41 @@ class Estimate:
     mean: float
     low: float
     high: float
+    deviation: float
+    """Of one episode."""
+    episodes: int
 
     @staticmethod
     def of(values: np.ndarray) -> "Estimate":
         """The mean of independent values."""
-        mean = float(np.mean(values))
-        half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-        return Estimate(mean=mean, low=mean - half, high=mean + half)
+        mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+        half = float(stats.t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
+        return Estimate(mean=mean, low=mean - half, high=mean + half, deviation=deviation, episodes=len(values))
+
+    def verdict(self, limit: float) -> "Verdict":
+        """Whether the mean is under a limit: what the 95 % interval says."""
+        gap = limit - self.mean
+        if self.deviation == 0.0:
+            return Verdict("no" if gap < 0.0 else "yes", float(gap >= 0.0), None)
+        score = gap * math.sqrt(self.episodes) / self.deviation
+        probability = float(stats.t.cdf(score, self.episodes - 1))
+        if self.high <= limit or self.low > limit:
+            return Verdict("yes" if self.high <= limit else "no", probability, None)
+        wanted = (float(stats.norm.ppf(0.975)) * self.deviation / gap) ** 2 if gap else math.inf
+        # What is undecided now is so after a few episodes less, too: the normal quantile is the smaller one.
+        return Verdict("undecided", probability, max(math.ceil(wanted), self.episodes + 1) if wanted < 1e15 else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Whether a mean cost is under its limit."""
+
+    holds: str
+    """yes or no, each with 95 % confidence, or undecided."""
+    probability: float
+    """That the mean cost is under the limit, by Student's t, knowing nothing beforehand."""
+    deciding: int | None
+    """About how many episodes would decide, if the mean and deviation are as they look; None if none would, or need."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,248 @@
+"""Pictures of the environments' states: `draw(environment, state)` gives an RGB array of bytes.
+
+States are plain: numpy arrays where an environment has JAX arrays. Everything is drawn three times too large and then
+averaged down, which smooths edges. Pillow comes with matplotlib and is loaded only when something is drawn.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from apdo.envs import point_gather as pg
+from apdo.envs import wind_turbine as wt
+from apdo.envs.point_gather import PointGather
+from apdo.envs.queueing import QueueingNetwork
+from apdo.envs.tabular import Garnet, Gridworld, Tabular, TwoState
+from apdo.envs.wind_turbine import WindTurbine
+from apdo.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
+WIDTH, HEIGHT, CAPTION = 400, 400, 44
+"""Pixels of a picture, and of the band above it for a caption."""
+_FINE = 3
+_INK, _PALE, _GROUND = "#333333", "#999999", "#FFFFFF"
+_GOOD, _BAD, _SELF = "#009E73", "#D55E00", "#0072B2"
+_GOOD_PALE, _BAD_PALE, _SELF_PALE = "#BFE7DC", "#F5D5C0", "#C6DFEF"
+
+State: TypeAlias = Any
+"""What the environment's own `State` is, with numpy arrays."""
+
+
+def draw(environment: object, state: State, caption: Sequence[str] = ()) -> np.ndarray:
+    """The state as [HEIGHT + CAPTION, WIDTH, 3] bytes, with up to two lines of text above it."""
+    from PIL import Image, ImageDraw
+
+    painter = _PAINTERS.get(type(environment))
+    if painter is None:
+        raise InvalidInput(f"there is no picture of {type(environment).__name__}; {_known()} can be drawn.")
+    size = (WIDTH * _FINE, (HEIGHT + CAPTION) * _FINE)
+    image = Image.new("RGB", size, _GROUND)
+    canvas = _Canvas(ImageDraw.Draw(image), CAPTION * _FINE)
+    painter(canvas, environment, state)
+    canvas.brush.rectangle((0, 0, size[0], CAPTION * _FINE - 1), fill=_GROUND)
+    for i, line in enumerate(caption[:2]):
+        fitting = next((s for s in range(14, 7, -1) if _font(s).getlength(line) <= WIDTH - 20), 7)
+        canvas.text(10, 4 + 19 * i - CAPTION, line, fitting, _INK)
+    return np.asarray(image.resize((WIDTH, HEIGHT + CAPTION), Image.Resampling.BOX))
+
+
+def can_draw(environment: object) -> bool:
+    """Whether there is a picture of this environment."""
+    return type(environment) in _PAINTERS
+
+
+def _known() -> str:
+    return ", ".join(kind.__name__ for kind in _PAINTERS)
+
+
+class _Canvas:
+    """Draws in the picture's own pixels, (0, 0) being the corner below the caption."""
+
+    def __init__(self, brush: "ImageDraw", top: int) -> None:
+        self.brush, self.top = brush, top
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        return x * _FINE, y * _FINE + self.top
+
+    def line(self, points: Sequence[tuple[float, float]], colour: str, width: float = 1.0) -> None:
+        self.brush.line([self.place(*point) for point in points], fill=colour, width=round(width * _FINE))
+
+    def polygon(self, points: Sequence[tuple[float, float]], fill: str, outline: str | None = None) -> None:
+        self.brush.polygon([self.place(*point) for point in points], fill=fill, outline=outline)
+
+    def box(
+        self, x: float, y: float, right: float, bottom: float, fill: str | None, outline: str | None = None
+    ) -> None:
+        left_top, right_bottom = self.place(x, y), self.place(right, bottom)
+        self.brush.rectangle((*left_top, *right_bottom), fill=fill, outline=outline, width=_FINE)
+
+    def disc(self, x: float, y: float, radius: float, fill: str | None, outline: str | None = None) -> None:
+        low, high = self.place(x - radius, y - radius), self.place(x + radius, y + radius)
+        self.brush.ellipse((*low, *high), fill=fill, outline=outline, width=_FINE)
+
+    def wedge(
+        self, x: float, y: float, radius: float, first: float, last: float, fill: str | None, outline: str | None = None
+    ) -> None:
+        """A slice between two angles in degrees, clockwise from the right."""
+        low, high = self.place(x - radius, y - radius), self.place(x + radius, y + radius)
+        self.brush.pieslice((*low, *high), first, last, fill=fill, outline=outline, width=_FINE)
+
+    def text(self, x: float, y: float, text: str, size: int, colour: str, anchor: str = "la") -> None:
+        self.brush.text(self.place(x, y), text, font=_font(size * _FINE), fill=colour, anchor=anchor)
+
+    def cross(self, x: float, y: float, half: float, colour: str) -> None:
+        for slope in (-1, 1):
+            self.line([(x - half, y - slope * half), (x + half, y + slope * half)], colour, 2)
+
+    def gauge(self, y: float, name: str, value: float, most: float, shown: str, mark: float | None = None) -> None:
+        """A named horizontal bar, with a mark where something happens."""
+        left, right = 118.0, 318.0
+        share = min(max(value / most, 0.0), 1.0)
+        over = mark is not None and value > mark
+        self.text(10, y + 1, name, 12, _INK)
+        self.box(left, y, right, y + 14, "#F2F2F2")
+        self.box(left, y, left + max(share * (right - left), 1.0), y + 14, _BAD if over else _SELF)
+        if mark is not None:
+            at = left + mark / most * (right - left)
+            self.line([(at, y - 2), (at, y + 16)], _INK, 1.5)
+        self.text(right + 8, y + 1, shown, 12, _INK)
+
+
+def _font(size: int) -> Any:  # noqa: ANN401 Pillow has several kinds of font, with no name in common
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)
+
+
+def _point_gather(canvas: _Canvas, environment: PointGather, state: State) -> None:
+    """The arena from above: apples green, bombs red, the robot blue, and the sensor's bins, lit where they see."""
+    scale = WIDTH / (2 * pg.ARENA + 4.0)
+
+    def at(point: Sequence[float] | np.ndarray) -> tuple[float, float]:
+        return WIDTH / 2 + scale * float(point[0]), HEIGHT / 2 - scale * float(point[1])
+
+    position, heading = np.asarray(state.position), float(state.heading)
+    centre = position + pg.CENTRE_AHEAD * np.array([math.cos(heading), math.sin(heading)])
+    observation = np.asarray(environment.observe(state))
+    apples, bombs = observation[9 : 9 + pg.BINS], observation[9 + pg.BINS :]
+    x, y = at(centre)
+    for i in range(pg.BINS):
+        low = heading - pg.SENSOR_SPAN / 2 + i * pg.SENSOR_SPAN / pg.BINS
+        # Pillow's angles go clockwise, the world's the other way.
+        first, last = math.degrees(-low - pg.SENSOR_SPAN / pg.BINS), math.degrees(-low)
+        readings = [(float(apples[i]), _GOOD_PALE), (float(bombs[i]), _BAD_PALE)]
+        canvas.wedge(x, y, pg.SENSOR_RANGE * scale, first, last, None, "#D8D8D8")
+        # A reading tells the distance of the nearest: the bin is lit up to there, the farther kind first.
+        for reading, colour in sorted(readings, key=lambda pair: pair[0]):
+            if reading > 0.0:
+                canvas.wedge(x, y, (1.0 - reading) * pg.SENSOR_RANGE * scale, first, last, colour, "#D8D8D8")
+    corner, opposite = at((-pg.ARENA, pg.ARENA)), at((pg.ARENA, -pg.ARENA))
+    canvas.box(*corner, *opposite, None, _PALE)
+    for i, (place, remains) in enumerate(zip(np.asarray(state.objects), np.asarray(state.remaining), strict=True)):
+        apple = i < pg.APPLES
+        if remains:
+            canvas.disc(*at(place), 0.32 * scale, _GOOD if apple else _BAD, _INK)
+        else:
+            canvas.cross(*at(place), 0.2 * scale, _GOOD if apple else _BAD)
+    canvas.disc(*at(centre), pg.CATCH_RANGE * scale, None, _SELF)
+    tip = [position + r * np.array([math.cos(heading + a), math.sin(heading + a)]) for r, a in _ARROW]
+    canvas.disc(*at(position), 0.4 * scale, _SELF, _INK)
+    canvas.polygon([at(point) for point in tip], _SELF, _INK)
+
+
+_ARROW = ((1.0, 0.0), (0.5, 0.5), (0.5, -0.5))
+
+
+def _gridworld(canvas: _Canvas, environment: Gridworld, state: State) -> None:
+    """The grid: hazardous ground red, the goal green, the walker blue."""
+    rows, columns = len(environment.layout), len(environment.layout[0])
+    side = (WIDTH - 20) / columns
+    top = (HEIGHT - rows * side) / 2
+    for row, line in enumerate(environment.layout):
+        for column, mark in enumerate(line):
+            x, y = 10 + column * side, top + row * side
+            canvas.box(x, y, x + side, y + side, {"h": _BAD_PALE, "G": _GOOD_PALE}.get(mark, "#FAFAFA"), _PALE)
+            if mark in "SG":
+                canvas.text(x + side / 2, y + side / 2, mark, 20, _PALE, "mm")
+    row, column = divmod(int(state), columns)
+    if row < rows:
+        canvas.disc(10 + (column + 0.5) * side, top + (row + 0.5) * side, 0.3 * side, _SELF, _INK)
+    else:
+        canvas.text(WIDTH / 2, HEIGHT - 40, "at the goal", 18, _GOOD, "mm")
+
+
+def _states(canvas: _Canvas, environment: Tabular, state: State) -> None:
+    """The states on a circle, the one that is taken blue."""
+    count, radius = environment.observation_size, 0.4 * HEIGHT
+    for number in range(count):
+        angle = 2.0 * math.pi * number / count
+        x, y = WIDTH / 2 + radius * math.cos(angle), HEIGHT / 2 + radius * math.sin(angle)
+        canvas.disc(x, y, min(14.0, 2.0 * radius / count + 2.0), _SELF if number == int(state) else "#F2F2F2", _PALE)
+    canvas.text(WIDTH / 2, HEIGHT / 2, f"state {int(state)}", 18, _INK, "mm")
+
+
+def _queueing(canvas: _Canvas, environment: QueueingNetwork, state: State) -> None:
+    """Every queue as a tank that fills up to its buffer."""
+    lengths = np.asarray(state)
+    gap = WIDTH / (len(lengths) + 1)
+    width, top, bottom = min(0.6 * gap, 110.0), 30.0, HEIGHT - 60.0
+    for i, length in enumerate(lengths):
+        x = gap * (i + 1) - width / 2
+        level = bottom - (bottom - top) * float(length) / environment.buffer
+        canvas.box(x, top, x + width, bottom, "#F2F2F2", _PALE)
+        if length:
+            canvas.box(x, level, x + width, bottom, _BAD if length >= environment.buffer else _SELF)
+        canvas.text(x + width / 2, bottom + 8, f"queue {i + 1}", 14, _INK, "ma")
+        canvas.text(x + width / 2, bottom + 27, f"{int(length)} of {environment.buffer}", 14, _INK, "ma")
+
+
+def _wind_turbine(canvas: _Canvas, environment: WindTurbine, state: State) -> None:  # noqa: ARG001
+    """The turbine from the side: bent tower, pitched blades, the wind as arrows; and its instruments."""
+    speed, pitch, wind = float(state.speed), float(state.pitch), float(state.wind)
+    ground, height, length = 258.0, 150.0, 88.0
+    # Metres of deflection, drawn twenty-five times as large as they are.
+    shift = 25.0 * float(state.deflection) * height / wt.HUB_HEIGHT
+    foot, hub = (185.0, ground), (185.0 + shift, ground - height)
+    for i in range(5):
+        y = ground - 235.0 + 50.0 * i
+        tip = 14.0 + 6.0 * wind
+        canvas.line([(14.0, y), (tip, y)], _SELF_PALE, 3)
+        canvas.polygon([(tip + 8, y), (tip - 2, y - 5), (tip - 2, y + 5)], _SELF_PALE)
+    canvas.line([(0, ground), (WIDTH, ground)], _PALE, 2)
+    bend = [
+        (foot[0] + shift * (s**2 * (3 - s) / 2) + side * (5 - 2.5 * s), ground - height * s)
+        for side, steps in ((-1, range(11)), (1, range(10, -1, -1)))
+        for s in (step / 10 for step in steps)
+    ]
+    canvas.polygon(bend, "#CCCCCC", _PALE)
+    canvas.box(hub[0], hub[1] - 6, hub[0] + 26, hub[1] + 6, "#CCCCCC", _PALE)
+    # Two blades edge on: feathering turns their chord out of the rotor's plane, and shows as breadth.
+    half = 2.0 + 9.0 * math.sin(math.radians(pitch))
+    for up in (-1, 1):
+        root, end = hub[1] + 5 * up, hub[1] + length * up
+        canvas.polygon([(hub[0] - half, root), (hub[0] + half, root), (hub[0] + 1, end), (hub[0] - 1, end)], _INK)
+    canvas.disc(*hub, 6, _INK)
+    limit = wt.OVER_SPEED * 12.1
+    rpm = speed * 30.0 / math.pi
+    power = min(wt.EFFICIENCY * wt.GEAR * float(state.torque) * speed, wt.RATED_POWER) / 1e6
+    moment = float(np.asarray(state.residue)[0, 0]) * wt.REFERENCE_RANGE[0] / 1e6
+    canvas.gauge(268, "wind", wind, 25.0, f"{wind:.1f} m/s")
+    canvas.gauge(290, "rotor", rpm, 18.0, f"{rpm:.1f} rpm", limit)
+    canvas.gauge(312, "pitch", pitch, wt.MOST_PITCH, f"{pitch:.1f}°")
+    canvas.gauge(334, "torque", float(state.torque), wt.MOST_TORQUE, f"{float(state.torque) / 1e3:.1f} kN m")
+    canvas.gauge(356, "power", power, 5.0, f"{power:.2f} MW")
+    canvas.gauge(378, "tower moment", moment, 100.0, f"{moment:.0f} MN m")
+
+
+_PAINTERS: dict[type, Callable[[_Canvas, Any, State], None]] = {
+    PointGather: _point_gather,
+    Gridworld: _gridworld,
+    TwoState: _states,
+    Garnet: _states,
+    QueueingNetwork: _queueing,
+    WindTurbine: _wind_turbine,
+}

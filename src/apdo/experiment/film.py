@@ -1,0 +1,97 @@
+"""Episodes of a policy as a moving picture, with return and cost on it."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import jax
+import numpy as np
+from jax import random
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from apdo import files, loop, rollout
+from apdo.core.data import Transition
+from apdo.envs import drawing
+from apdo.envs.environment import Environment
+from apdo.errors import InvalidInput, StorageFailure
+from apdo.experiment.evaluation import EVALUATION_STREAM
+from apdo.policy import Policy
+
+MOST_FRAMES = 160
+MOST_EPISODES = 6
+PAUSE = 5
+"""Frames for which an episode's end stands still."""
+
+
+def check(path: Path, environment: object) -> None:
+    """Raise InvalidInput for a film that cannot be made, before any work."""
+    if path.suffix.lower() not in (".gif", ".mp4"):
+        raise InvalidInput(f"a video is a .gif or an .mp4 file, and {str(path)!r} ends in neither.")
+    if path.suffix.lower() == ".mp4" and shutil.which("ffmpeg") is None:
+        raise InvalidInput("an .mp4 needs the program ffmpeg, which is not there; install it, or give a .gif file.")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"the folder {path.parent} for {path.name} does not exist.")
+    if not drawing.can_draw(environment):
+        raise InvalidInput(f"there is no picture of {type(environment).__name__}, so that no video can be made.")
+
+
+def film(policy: Policy, training: loop.Training, path: Path, deterministic: bool = False, seed: int = 0) -> int:
+    """Write a film of a few fresh episodes; returns how many."""
+    check(path, training.environment)
+    environment = cast(Environment, training.environment)  # what can be drawn is one of ours
+
+    def act(memory: tuple[()], observation: Array, key: PRNGKeyArray) -> tuple[Array, tuple[()]]:
+        distribution = policy.network(observation)
+        return distribution.mode() if deterministic else distribution.sample(key), memory
+
+    play = jax.jit(lambda key: rollout.watch(environment, act, (), key))
+    stream = random.fold_in(random.key(seed), EVALUATION_STREAM)
+    episodes = max(1, min(MOST_EPISODES, MOST_FRAMES // environment.horizon))
+    shown = []
+    for number in range(episodes):
+        states, steps = jax.device_get(play(random.fold_in(stream, number)))
+        shown += frames(environment, states, steps, f"episode {number + 1}")
+    rate = 5 if environment.horizon <= 30 else 12
+    if path.suffix.lower() == ".gif":
+        _write_gif(shown, path, rate)
+    else:
+        _write_mp4(shown, path, rate)
+    return episodes
+
+
+def frames(environment: Environment, states: PyTree, steps: Transition, name: str) -> Iterator[np.ndarray]:
+    """The frames of an episode as `rollout.watch` gives it; a long one is told in at most `MOST_FRAMES`."""
+    length = int(np.argmax(steps.terminated | steps.truncated)) + 1
+    gained = np.concatenate([[0.0], np.cumsum(steps.reward[:length])])
+    spent = np.concatenate([np.zeros((1, steps.cost.shape[1])), np.cumsum(steps.cost[:length], axis=0)])
+    for t in [*range(0, length, -(-length // MOST_FRAMES)), *([length] * PAUSE)]:
+        costs = ", ".join(f"{cost} {value:.3g}" for cost, value in zip(environment.cost_names, spent[t], strict=True))
+        caption = (f"{name}, step {t} of {length}: return {gained[t]:.4g}", f"cost: {costs}")
+        yield drawing.draw(environment, jax.tree.map(lambda leaf, t=t: leaf[t], states), caption)
+
+
+def _write_gif(shown: list[np.ndarray], path: Path, rate: int) -> None:
+    from PIL import Image
+
+    pictures = [Image.fromarray(frame).quantize(64) for frame in shown]
+    with files.replacing(path) as file:
+        pictures[0].save(
+            file, format="GIF", save_all=True, append_images=pictures[1:], duration=1000 // rate, loop=0, optimize=False
+        )
+
+
+def _write_mp4(shown: list[np.ndarray], path: Path, rate: int) -> None:
+    height, width = shown[0].shape[:2]
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate), "-i", "-"]
+    coding = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4"]
+    done = subprocess.run(
+        ["ffmpeg", "-loglevel", "error", "-y", *source, *coding, str(path)],
+        input=b"".join(np.ascontiguousarray(frame).tobytes() for frame in shown),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.decode(errors="replace").split())[:200]
+        raise StorageFailure(f"{path} could not be made by ffmpeg: {reason}.")

@@ -1,0 +1,58 @@
+"""Learning outcomes on the wind turbine and the queueing network; the long ones are marked slow."""
+
+import jax
+import numpy as np
+import pytest
+
+import apdo
+from apdo import rollout
+from apdo.envs import controllers
+from apdo.envs.wind_turbine import WindTurbine
+from apdo.experiment import evaluation
+
+
+def test_on_the_turbine_cpo_cuts_damage_and_over_speed_and_raises_the_energy(tmp_path):
+    result = apdo.train(
+        "cpo",
+        "wind-turbine",
+        epochs=10,
+        batch=4000,
+        horizon=200,
+        policy__log_std=-0.7,
+        out=tmp_path / "run",
+        quiet=True,
+    )
+    costs, returns = result.metrics["cost"][0], result.metrics["return"][0]
+    assert np.all(costs[-3:].mean(axis=0) < 0.5 * costs[0])
+    assert returns[-3:].mean() > returns[0]
+
+
+def test_on_large_queues_pdo_learns_to_keep_the_power_budget(tmp_path):
+    changes = {
+        "buffer": 100,
+        "epochs": 40,
+        "batch": 6000,
+        "primal__rate": 1.0,
+        "rule": "pid",
+        "rule__proportional": 0.2,
+    }
+    result = apdo.train("pdo", "queueing", dual_step=0.05, out=tmp_path / "run", quiet=True, **changes)
+    excess = result.metrics["cost"][0] - np.asarray([0.0, 0.0, 10.0])
+    first, last = np.maximum(excess[:3].mean(axis=0), 0.0), np.maximum(excess[-10:].mean(axis=0), 0.0)
+    assert last.sum() < 0.5 * first.sum()
+    assert result.metrics["return"][0, -10:].mean() > 5.0
+
+
+@pytest.mark.slow
+def test_cpo_wears_the_turbine_less_than_the_classical_controller_and_earns_as_much(tmp_path):
+    """As docs/wind-turbine.md has it, on the same 500 episodes' law."""
+    apdo.train("cpo", "wind-turbine", epochs=200, batch=30_000, policy__log_std=-0.7, out=tmp_path / "run", quiet=True)
+    _, training, _ = evaluation.load_run(tmp_path / "run")
+    found = evaluation.evaluate(apdo.load(tmp_path / "run"), training, 500, deterministic=True)
+    act, memory = controllers.classical(WindTurbine())
+    batch = jax.jit(lambda key: rollout.collect(WindTurbine(), act, memory, key, steps=600, environments=500))(
+        jax.random.key(0)
+    )
+    assert found.constrained_cost[0].mean < 45.0
+    assert found.constrained_cost[1].verdict(training.problem.limits[1]).holds == "yes"
+    assert found.undiscounted_return.mean > 0.97 * float(batch.reward.sum(axis=0).mean())
