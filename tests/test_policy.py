@@ -11,7 +11,8 @@ import pytest
 from jaxtyping import PyTree
 
 from apdo import export
-from apdo.core import categorical, deterministic, gaussian, networks
+from apdo.algorithms import scaled
+from apdo.core import categorical, deterministic, gaussian, networks, statistics
 from apdo.errors import InvalidInput
 from apdo.policy import Policy
 
@@ -164,3 +165,18 @@ def test_without_the_extra_onnx_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(InvalidInput, match=r"pip install 'apdo\[onnx\]'"):
         export.onnx_model(make("gaussian", False).arrays())
+
+
+def test_what_training_normalises_and_maps_is_exported_with_the_policy(observations, tmp_path):
+    """The policy of a Gymnasium task: statistics of what was seen before the network, the action's range behind it."""
+    seen = statistics.Statistics.of(jnp.asarray(3.0 * observations + np.array([0, 1, 2, 3, 4], np.float32)))
+    rows = ([0.5, 0.0, -1.0], [2.0, 1.0, 0.5], [-0.3, -1.0, -1.2], [0.9, 1.0, -0.9])
+    meaning = scaled.ActionMeaning(*(jnp.asarray(row) for row in rows))
+    policy = Policy(scaled.RawPolicy(network("gaussian"), seen, meaning), SIZE)
+    policy.save(tmp_path / "policy.npz")
+    read = documented_reader()(tmp_path / "policy.npz")
+    expected = policy(observations, deterministic=True)
+    np.testing.assert_allclose(read(observations, deterministic=True), expected, atol=1e-5)
+    assert (expected >= np.asarray(rows[2], np.float32)).all()
+    bare = Policy(scaled.RawPolicy(network("gaussian"), statistics.Statistics.empty(SIZE), None), SIZE)
+    assert set(bare.arrays()) == set(make("gaussian", False).arrays())
