@@ -9,20 +9,9 @@ import numpy as np
 import pytest
 
 import apdo
-from apdo import cli
+from command_line import call
 
 TINY = ["--epochs", "2", "--batch", "150", "--critic.passes", "1", "--policy.hidden", "8", "--critic.hidden", "8"]
-
-
-def call(capsys, *arguments):
-    """Exit status, standard output and standard error."""
-    try:
-        cli.main(list(arguments))
-        status = 0
-    except SystemExit as stop:
-        status = stop.code
-    out, err = capsys.readouterr()
-    return status, out, err
 
 
 def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):

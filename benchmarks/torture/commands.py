@@ -7,9 +7,7 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.torture import common
@@ -26,22 +24,7 @@ PATIENCE = 120
 
 
 def torture(count: int, jobs: int, work: Path, report: common.Report, seed: int) -> None:
-    shares = [count // jobs + (i < count % jobs) for i in range(jobs)]
-
-    def one(job):
-        i, share = job
-        command = [sys.executable, "-m", "benchmarks.torture.commands", str(work), str(i), str(share), str(seed)]
-        process = subprocess.Popen(
-            command, env=common.environment(work / "cache"), cwd=common.ROOT, stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            report.add(**json.loads(line))
-        if process.wait():
-            report.add(problems=[f"worker {i} ended with {process.returncode}"])
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, enumerate(shares)))
+    common.spread("commands", count, jobs, work, report, seed)
 
 
 def work_off(work: Path, job: int, count: int, seed: int) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +127,23 @@ class Report:
         self.path.write_text(json.dumps(self.found, indent=2) + "\n")
         problems = len(self.found["problems"])
         print(f"{self.name}: {self.found['done']} of {self.wanted}, {problems} problems", flush=True)
+
+
+def spread(part: str, count: int, jobs: int, work: Path, report: "Report", seed: int) -> None:
+    """A part's work over so many processes of its own module, which print a JSON object for each thing done."""
+    shares = [count // jobs + (i < count % jobs) for i in range(jobs)]
+
+    def one(job):
+        i, share = job
+        command = [sys.executable, "-m", f"benchmarks.torture.{part}", str(work), str(i), str(share), str(seed)]
+        process = subprocess.Popen(
+            command, env=environment(work / "cache"), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            report.add(**json.loads(line))
+        if process.wait():
+            report.add(problems=[f"worker {i} ended with {process.returncode}"])
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, enumerate(shares)))

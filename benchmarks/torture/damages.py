@@ -10,9 +10,7 @@ import io
 import json
 import random
 import shutil
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.torture import common
@@ -22,22 +20,7 @@ FULLY = 0.02
 
 
 def torture(count: int, jobs: int, work: Path, report: common.Report, seed: int) -> None:
-    shares = [count // jobs + (i < count % jobs) for i in range(jobs)]
-
-    def one(job):
-        i, share = job
-        command = [sys.executable, "-m", "benchmarks.torture.damages", str(work), str(i), str(share), str(seed)]
-        process = subprocess.Popen(
-            command, env=common.environment(work / "cache"), cwd=common.ROOT, stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            report.add(**json.loads(line))
-        if process.wait():
-            report.add(problems=[f"worker {i} ended with {process.returncode}"])
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, enumerate(shares)))
+    common.spread("damages", count, jobs, work, report, seed)
 
 
 def work_off(work: Path, job: int, count: int, seed: int) -> None:

@@ -5,19 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from apdo import cli, exact
+from apdo import exact
+from command_line import call
 from finite_problems import garnet, random_cmdp, two_states
-
-
-def call(capsys, *arguments):
-    """Exit status, standard output and standard error."""
-    try:
-        cli.main(list(arguments))
-        status = 0
-    except SystemExit as stop:
-        status = stop.code
-    out, err = capsys.readouterr()
-    return status, out, err
 
 
 @pytest.fixture

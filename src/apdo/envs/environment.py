@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from apdo.envs.task import Task
+
 
 class Outcome(NamedTuple):
     """What one action brought about."""
@@ -19,48 +21,8 @@ class Outcome(NamedTuple):
 
 
 @runtime_checkable
-class Environment(Protocol):
+class Environment(Task, Protocol):
     """A single instance of a constrained task; `state` is any pytree of arrays."""
-
-    @property
-    def observation_size(self) -> int:
-        """Entries of an observation."""
-        ...
-
-    @property
-    def action_size(self) -> int:
-        """Entries of an action."""
-        ...
-
-    @property
-    def discrete_actions(self) -> bool:
-        """Whether an action is one of `action_size` choices, given as a one-hot vector."""
-        ...
-
-    @property
-    def cost_names(self) -> tuple[str, ...]:
-        """The costs, in the order in which a step returns them."""
-        ...
-
-    @property
-    def limits(self) -> tuple[float, ...]:
-        """The limit that the task's source gives for each cost."""
-        ...
-
-    @property
-    def discount(self) -> float:
-        """The discount that the task's source uses."""
-        ...
-
-    @property
-    def horizon(self) -> int:
-        """The most steps in an episode."""
-        ...
-
-    @property
-    def horizon_terminates(self) -> bool:
-        """Whether the last step counts as terminal (no bootstrap) rather than as cut off."""
-        ...
 
     def reset(self, key: PRNGKeyArray) -> PyTree:
         """The state that an episode starts from."""

@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from apdo.envs import expressions, spaces
+from apdo.envs.task import Task
 from apdo.errors import InvalidInput
 
 START_SECONDS = 120.0
@@ -67,48 +68,8 @@ class Plan:
 
 
 @runtime_checkable
-class HostTask(Protocol):
-    """A task whose environments run on the host; sizes, limits and horizon are those of `Environment`."""
-
-    @property
-    def observation_size(self) -> int:
-        """Entries of an observation."""
-        ...
-
-    @property
-    def action_size(self) -> int:
-        """Entries of an action."""
-        ...
-
-    @property
-    def discrete_actions(self) -> bool:
-        """Whether an action is a choice."""
-        ...
-
-    @property
-    def cost_names(self) -> tuple[str, ...]:
-        """The costs, in order."""
-        ...
-
-    @property
-    def limits(self) -> tuple[float, ...]:
-        """A limit for each cost, or none."""
-        ...
-
-    @property
-    def discount(self) -> float:
-        """γ."""
-        ...
-
-    @property
-    def horizon(self) -> int:
-        """The most steps in an episode."""
-        ...
-
-    @property
-    def horizon_terminates(self) -> bool:
-        """Whether the last step counts as terminal."""
-        ...
+class HostTask(Task, Protocol):
+    """A task whose environments run on the host."""
 
     @property
     def action_meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

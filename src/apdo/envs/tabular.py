@@ -5,6 +5,7 @@ one of A choices, and the step's reward and costs are r(s, a) and c(s, a). Episo
 where γ^horizon is small: what is cut off is worth at most that share of the whole.
 """
 
+import abc
 import dataclasses
 import functools
 from math import inf
@@ -55,15 +56,15 @@ def tables(task: "Tabular") -> Tables:
     )
 
 
-class Tabular:
+class Tabular(abc.ABC):
     """Plays the finite CMDP that a subclass, a frozen dataclass of options, gives as its `model`."""
 
     discrete_actions = True
     horizon_terminates = False
 
+    @abc.abstractmethod
     def model(self) -> FiniteCMDP:
         """The task as arrays."""
-        raise NotImplementedError
 
     def observations(self) -> Float[np.ndarray, "S O"]:
         """What each of the model's states looks like."""
