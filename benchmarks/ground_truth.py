@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from apdo.experiment import presets
+
 RESULTS = Path("results/ground-truth")
 DOCUMENT = Path("docs/ground-truth.md")
 SEEDS = 5
@@ -41,46 +43,59 @@ class Case:
     title: str
     environment: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    patient: bool = False
+    """Whether the multipliers need many epochs: the limits lie near costs of deterministic policies."""
+    gain: float = 0.15
+    """What the proportional term adds to a multiplier at the unconstrained optimum, which exceeds its limits most."""
 
 
+QUEUE = {"power": (0.045, 0.15), "budget": 0.075}
+"""The network with power in a unit that gives all three costs about the same size, since they share a dual step."""
 CASES = {
     "two-state": Case("two states", "two-state"),
     "gridworld": Case("gridworld", "gridworld"),
-    "garnet": Case("Garnet", "garnet"),
-    "garnet-a": Case("Garnet, two limits that bind (a)", "garnet", {"instance": 2, "tightness": (0.5, 0.5)}),
-    "garnet-b": Case("Garnet, two limits that bind (b)", "garnet", {"instance": 4, "tightness": (0.5, 0.5)}),
-    "garnet-c": Case("Garnet, two limits that bind (c)", "garnet", {"instance": 1, "tightness": (0.5, 0.5)}),
-    "garnet-slack": Case("Garnet, one limit slack", "garnet", {"instance": 5, "tightness": (0.5, -0.5)}),
-    "queueing": Case("queueing network, three limits that bind", "queueing", {"batch": 40_000}),
+    "garnet": Case("Garnet", "garnet", {}, patient=True, gain=0.3),
+    "garnet-a": Case(
+        "Garnet, two limits that bind (a)", "garnet", {"instance": 2, "tightness": (0.5, 0.5)}, patient=True, gain=0.3
+    ),
+    "garnet-b": Case(
+        "Garnet, two limits that bind (b)", "garnet", {"instance": 4, "tightness": (0.5, 0.5)}, patient=True, gain=0.3
+    ),
+    "garnet-c": Case(
+        "Garnet, two limits that bind (c)", "garnet", {"instance": 1, "tightness": (0.5, 0.5)}, patient=True, gain=0.3
+    ),
+    "garnet-slack": Case(
+        "Garnet, one limit slack", "garnet", {"instance": 5, "tightness": (0.5, -0.5)}, patient=True, gain=0.3
+    ),
+    "queueing": Case("queueing network, three limits that bind", "queueing", QUEUE, patient=True, gain=0.1),
 }
 RUN = {
     "batch": 20_000,
-    "epochs": 200,
+    "epochs": 300,
     "seeds": SEEDS,
     "checkpoint_every": 10**6,
     "policy.hidden": (32,),
     "critic.hidden": (32,),
 }
+PATIENT = {"batch": 10_000, "epochs": 1200}
 PRIMAL_DUAL = {"primal.rate": 1.0, "rule": "pid"}
 """Steps that shrink with the gradient, so that a mixed policy can settle, and a damped multiplier."""
-GAIN = 0.3
-"""What the proportional term adds to a multiplier at the unconstrained optimum, which exceeds its limits most."""
 LEARNER = {
     "dual_states": "starts",
+    "cloning": 0.0,
     "rule": "pid",
-    "target_rate": 0.01,
     "critic_hidden": (32,),
     "actor_hidden": (32,),
 }
-"""The constraint is about episodes from their start, and so is the dual gradient; damped like PDO's."""
+"""Small networks, nothing but the data's own values to hold the actor, and damped like PDO."""
 ITERATIONS = 30_000
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("pdo", PRIMAL_DUAL),
     "apdo": (
         "apdo",
         PRIMAL_DUAL
-        | {"k_adj": 5, "off_policy_iterations": ITERATIONS}
-        | {f"off_policy.{name}": value for name, value in LEARNER.items()},
+        | {"k_adj": 5, "off_policy.iterations": ITERATIONS}
+        | {f"off_policy.learner.{name}": value for name, value in LEARNER.items()},
     ),
     "cpo": ("cpo", {}),
     "pdo-plain": ("pdo", {}),
@@ -95,12 +110,12 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     from apdo.report import runs
 
     name, own = ALGORITHMS[algorithm]
-    experiment = settings.specify(name, CASES[case].environment, RUN | CASES[case].options | own | (options or {}))
+    patient = PATIENT if CASES[case].patient and own.get("rule") == "pid" else {}
+    base = RUN | patient | CASES[case].options | own
+    experiment = settings.specify(name, CASES[case].environment, base | (options or {}))
     if name != "cpo":
-        found = gains(experiment.environment_config.model(), experiment.algorithm_config)
-        experiment = settings.specify(
-            name, CASES[case].environment, RUN | CASES[case].options | own | found | (options or {})
-        )
+        found = gains(CASES[case], experiment.environment_config.model(), experiment.algorithm_config)
+        experiment = settings.specify(name, CASES[case].environment, base | found | (options or {}))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = runner.run(experiment, Path(folder) / "run", quiet=True)
@@ -132,18 +147,18 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     }
 
 
-def gains(model: Any, config: Any) -> dict[str, float]:
+def gains(case: Case, model: Any, config: Any) -> dict[str, float]:
     """The multiplier rule's gains, by the size of the costs: what is earned unconstrained exceeds the limits most."""
     from apdo import exact
 
     excess = float(np.max(exact.lagrangian(model, np.zeros(model.constraints)).costs - model.limits))
-    proportional = {"rule.proportional": GAIN / excess} if hasattr(config.rule, "proportional") else {}
-    found = {"dual_step": 0.25 * GAIN / excess} | proportional
+    proportional = {"rule.proportional": case.gain / excess} if hasattr(config.rule, "proportional") else {}
+    found = {"dual_step": 0.25 * case.gain / excess} | proportional
     if hasattr(config, "off_policy"):
         # A hundred iterations of the learner stand for an epoch.
-        found["off_policy.dual_rate"] = 0.01 * found["dual_step"]
-        if hasattr(config.off_policy.rule, "proportional"):
-            found["off_policy.rule.proportional"] = GAIN / excess
+        found["off_policy.learner.dual_rate"] = 0.01 * found["dual_step"]
+        if hasattr(config.off_policy.learner.rule, "proportional"):
+            found["off_policy.learner.rule.proportional"] = case.gain / excess
     return found
 
 
@@ -179,11 +194,15 @@ def device() -> str:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "published": {"dual_states": "batch", "rule": "ascent", "dual_rate": 1e-2, "target_rate": 0.001},
-    "starts": {"rule": "ascent"},
-    "damped": {},
+    "published": {f"learner.{name}": value for name, value in presets.LEARNER.items()}
+    | {"members": 1, "spread": 1.0}
+    | {"learner.critic_hidden": (32,), "learner.actor_hidden": (32,)},
+    "default": {},
+    "without cloning": {"learner.cloning": 0.0},
+    "damped": {f"learner.{name}": value for name, value in LEARNER.items()},
 }
-"""How λ^OFF is estimated: as the appendix has it, from episode starts, and with PID control besides."""
+"""How λ^OFF is estimated: as the appendix has it; as APDO does unless told otherwise; without its cloning term; and
+damped."""
 
 
 def estimate(case: str, variant: str) -> dict[str, Any]:
@@ -194,15 +213,18 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
     from jax import random
 
     from apdo import loop
-    from apdo.algorithms import pd_ddpg
+    from apdo.algorithms import dual_estimate
     from apdo.experiment import runner, settings
 
     # APDO before it adjusts is PDO with a buffer.
     own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1}
-    own |= {f"off_policy.{name}": value for name, value in (LEARNER | VARIANTS[variant]).items()}
+    own |= {f"off_policy.{name}": value for name, value in VARIANTS[variant].items()}
+    own["off_policy.iterations"] = ITERATIONS
     base = RUN | CASES[case].options | own
     experiment = settings.specify("apdo", CASES[case].environment, base)
-    found = gains(experiment.environment_config.model(), experiment.algorithm_config)
+    found = gains(CASES[case], experiment.environment_config.model(), experiment.algorithm_config)
+    if variant != "damped":
+        found = {name: value for name, value in found.items() if not name.startswith("off_policy")}
     experiment = settings.specify("apdo", CASES[case].environment, base | found | own)
     training = runner.training_of(experiment)
     advance = loop.make_advance(training)
@@ -212,8 +234,9 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
 
     def one(buffer, batches, key):
         buffer = eqx.tree_at(lambda b: b.inserted, buffer, batches * problem.batch)
-        learner = pd_ddpg.start(config, problem, random.fold_in(key, batches))
-        return pd_ddpg.learn(config, problem, learner, buffer, jnp.asarray(ITERATIONS)).multiplier_mean
+        members = dual_estimate.start(config, problem, random.fold_in(key, batches))
+        members = dual_estimate.learn(config, problem, members, buffer, jnp.asarray(ITERATIONS))
+        return dual_estimate.estimate(members).multiplier
 
     over_sizes = jax.vmap(one, in_axes=(None, 0, None))
     keys = random.split(random.key(1), SEEDS)

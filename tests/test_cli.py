@@ -94,7 +94,7 @@ def test_help_names_every_option_with_its_default_and_source(capsys):
     _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help")
     for expected in (
         "--k-adj",
-        "--off-policy.dual-rate",
+        "--off-policy.learner.dual-rate",
         "--primal.clip",
         "--limits",
         "--clip-actions",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apdo import loop
-from apdo.algorithms import apdo, cpo, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import apdo, cpo, dual_estimate, pd_ddpg, pdo, primal_steps
 from apdo.core import critics, policies, trust_region
 from problems import Reach, run, training_of
 
@@ -21,8 +21,7 @@ CONFIGS = {
         apdo.Config(
             primal=primal_steps.Trpo(damping=1e-2),
             k_adj=0,
-            off_policy=LEARNER,
-            off_policy_iterations=100,
+            off_policy=dual_estimate.Config(learner=LEARNER, iterations=100, members=2),
             **SMALL,
         ),
     ),

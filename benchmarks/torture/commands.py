@@ -110,7 +110,7 @@ def line(rng, names, out: Path):
     words = ["train", algorithm, rng.choice(["point-gather"] * 9 + ["point-gahter", *JUNK[:3]])]
     words += [*common.ALGORITHMS.get(algorithm, []), "--epochs", "1", "--batch", "30", "--quiet", "--out", str(out)]
     if algorithm == "apdo":
-        words += ["--k-adj", "0", "--off-policy-iterations", "100"]
+        words += ["--k-adj", "0", "--off-policy.iterations", "100"]
     for _ in range(rng.choice([0, 1, 1, 2, 3])):
         option = rng.choice(names.get(algorithm, ["epochs"]))
         spelt = f"--{option}" if rng.random() < 0.9 else rng.choice(["-", "--no-", "---", "--settings."]) + option[1:]

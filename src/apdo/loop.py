@@ -185,7 +185,10 @@ class Adjuster:
                 lambda state, learner, iterations: over_seeds(training, work, (state, learner), (iterations,)),
                 donate_argnums=1,
             )
-            self._finish = jax.jit(jax.vmap(self.adjustment.finish), donate_argnums=0)
+            finish = partial(self.adjustment.finish, training.config, training.problem)
+            self._finish = jax.jit(
+                lambda state, learner: over_seeds(training, finish, (state, learner)), donate_argnums=0
+            )
 
     def due(self, epoch: int) -> bool:
         """Whether an adjustment follows this epoch."""
@@ -205,10 +208,10 @@ class Adjuster:
         """The learners after so many iterations more."""
         return self._work(state.algorithm, learner, jnp.asarray(iterations, dtype=jnp.int32))
 
-    def finish(self, state: State, learner: PyTree) -> tuple[State, Array]:
-        """The adjusted state, and its multipliers."""
-        algorithm, multiplier = self._finish(state.algorithm, learner)
-        return State(algorithm=algorithm, key=state.key, epoch=state.epoch), multiplier
+    def finish(self, state: State, learner: PyTree) -> tuple[State, PyTree]:
+        """The adjusted state, and the estimate of the multipliers that it now has."""
+        algorithm, found = self._finish(state.algorithm, learner)
+        return State(algorithm=algorithm, key=state.key, epoch=state.epoch), found
 
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:

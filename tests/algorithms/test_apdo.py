@@ -4,19 +4,20 @@ import jax
 import numpy as np
 import pytest
 
-from apdo.algorithms import apdo, pd_ddpg, pdo
+from apdo.algorithms import apdo, dual_estimate, pd_ddpg, pdo
 from apdo.core import critics, policies
 from problems import Reach, run, training_of
 
 SMALL = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 K_ADJ = 2
-OFF_POLICY = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
+LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
+OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=3, iterations=150)
 
 
 @pytest.fixture(scope="module")
 def runs():
     task = Reach(costs=2)
-    config = apdo.Config(k_adj=K_ADJ, off_policy=OFF_POLICY, off_policy_iterations=150, **SMALL)
+    config = apdo.Config(k_adj=K_ADJ, off_policy=OFF_POLICY, **SMALL)
     return {
         "apdo": run(training_of(apdo, config, task), [3], 5),
         "pdo": run(training_of(pdo, pdo.Config(**SMALL), task), [3], 5),
@@ -46,7 +47,7 @@ def test_after_the_jump_dual_ascent_goes_on_from_the_new_multiplier(runs):
 
 def test_the_buffer_holds_exactly_the_batches_up_to_the_adjustment():
     """K_adj + 1 batches, since k counts from 0; every transition in it is one that was sampled."""
-    config = apdo.Config(k_adj=K_ADJ, off_policy=OFF_POLICY, off_policy_iterations=10, **SMALL)
+    config = apdo.Config(k_adj=K_ADJ, off_policy=OFF_POLICY, **SMALL)
     training = training_of(apdo, config, Reach(costs=2))
     state, history = run(training, [3], K_ADJ + 1)
     buffer = jax.tree.map(lambda leaf: leaf[0], state.algorithm.buffer)
@@ -56,16 +57,22 @@ def test_the_buffer_holds_exactly_the_batches_up_to_the_adjustment():
     np.testing.assert_allclose(rewards.sum(axis=1).mean(axis=1), [row["return"][0] for row in history], rtol=1e-5)
 
 
-def test_the_jump_is_to_the_mean_of_the_off_policy_path():
+def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers():
     from apdo import loop
 
-    config = apdo.Config(k_adj=0, off_policy=OFF_POLICY, off_policy_iterations=150, **SMALL)
+    config = apdo.Config(k_adj=0, off_policy=OFF_POLICY, **SMALL)
     training = training_of(apdo, config, Reach(costs=2))
     state, _ = run(training_of(apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, **SMALL), Reach(costs=2)), [0], 1)
     adjuster = loop.Adjuster(training)
     learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
-    mean = np.asarray(learner.multiplier_mean)
+    members = np.asarray(learner.multiplier_mean)[0]
+    assert members.shape == (3, 2)
+    assert np.all(members.std(axis=0) > 0)
+    middle = np.median(members, axis=0)[None]
     adjusted, reported = adjuster.finish(state, learner)
-    np.testing.assert_array_equal(adjusted.algorithm.pdo.multiplier.value, mean)
-    np.testing.assert_array_equal(reported, mean)
-    assert int(learner.iteration[0]) == 150
+    np.testing.assert_array_equal(adjusted.algorithm.pdo.multiplier.value, middle)
+    np.testing.assert_array_equal(reported.multiplier, middle)
+    reach = 1.645 * members.std(axis=0, ddof=1)
+    np.testing.assert_allclose(reported.low, middle - reach, rtol=1e-4)
+    np.testing.assert_allclose(reported.high, middle + reach, rtol=1e-4)
+    assert int(learner.iteration[0, 0]) == 150

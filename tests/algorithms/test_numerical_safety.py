@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import apdo, cpo, pd_ddpg, pdo, primal_steps, trpo
+from apdo.algorithms import apdo, cpo, dual_estimate, pd_ddpg, pdo, primal_steps, trpo
 from apdo.core import critics, policies
 from problems import Reach, problem_of, random_batch
 
@@ -21,7 +21,7 @@ ALGORITHMS = {
     "pdo": (pdo, pdo.Config(**SMALL)),
     "cpo": (cpo, cpo.Config(**SMALL)),
     "pd-ddpg": (pd_ddpg, pd_ddpg.Config(learner=LEARNER, replay_capacity=200)),
-    "apdo": (apdo, apdo.Config(primal=PPO, k_adj=0, off_policy=LEARNER, **SMALL)),
+    "apdo": (apdo, apdo.Config(primal=PPO, k_adj=0, off_policy=dual_estimate.Config(learner=LEARNER), **SMALL)),
 }
 STEPS, ENVIRONMENTS, EPOCHS = 5, 8, 3
 TASK = Reach(costs=2, horizon=STEPS)

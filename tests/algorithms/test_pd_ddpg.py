@@ -35,6 +35,11 @@ def minibatch(buffer):
     return replay.sample(buffer, random.key(2), (16,))
 
 
+def plain(minibatch):
+    """What the appendix's learner draws: a minibatch and nothing else."""
+    return pd_ddpg.Draws(batch=minibatch, starts=None, noise=None)
+
+
 def network(mlp, x):
     for weight, bias in zip(mlp.weights[:-1], mlp.biases[:-1], strict=True):
         x = np.tanh(x @ np.asarray(weight) + np.asarray(bias))
@@ -47,7 +52,7 @@ def critics_by_hand(networks, s, a):
 
 
 def test_targets_bootstrap_except_where_the_episode_terminated(learner, minibatch):
-    target = np.asarray(pd_ddpg.targets(PROBLEM, learner.target, minibatch))
+    target = np.asarray(pd_ddpg.targets(PROBLEM, learner.target, plain(minibatch)))
     s, done = np.asarray(minibatch.next_observation), np.asarray(minibatch.terminated)
     after = critics_by_hand(learner.target, s, network(learner.target.actor, s))
     now = np.concatenate([np.asarray(minibatch.reward)[None], np.asarray(minibatch.cost).T])
@@ -60,15 +65,19 @@ def test_targets_bootstrap_except_where_the_episode_terminated(learner, minibatc
 def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorithm_2_says(learner, minibatch):
     multiplier = jnp.asarray([0.5, 2.0])
     state = pd_ddpg.LearnerState(**{**vars(learner), "multiplier": dual.start(dual.Ascent(), multiplier)})
-    after, cost = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))(
-        CONFIG, PROBLEM, state, minibatch, minibatch.observation
-    )
+    after, cost = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))(CONFIG, PROBLEM, state, plain(minibatch))
     s, a = minibatch.observation, minibatch.action
-    y = pd_ddpg.targets(PROBLEM, state.target, minibatch)
+    y = pd_ddpg.targets(PROBLEM, state.target, plain(minibatch))
+
+    def with_critics(critics):
+        return pd_ddpg.Networks(critics, state.learned.actor, discrete=False)
 
     def critic_loss(critics):
         return jnp.sum(
-            jnp.mean((y - pd_ddpg.Networks(critics, state.learned.actor, discrete=False).q(s, a)) ** 2, axis=1)
+            jnp.mean(
+                (y - with_critics(critics).q(s, a, minibatch.step)) ** 2,
+                axis=1,
+            )
         )
 
     adam: Any = optax.adam(1e-3)
@@ -78,7 +87,7 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
 
     def lagrangian(actor):
         q = pd_ddpg.Networks(critics, actor, discrete=False).q(
-            s, pd_ddpg.Networks(critics, actor, discrete=False).mu(s)
+            s, pd_ddpg.Networks(critics, actor, discrete=False).mu(s), minibatch.step
         )
         return jnp.mean(q[0] - 0.5 * q[1] - 2.0 * q[2])
 
@@ -90,7 +99,7 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     judged = pd_ddpg.Networks(critics, state.learned.actor, discrete=False)
-    expected_cost = np.asarray(judged.q(s, judged.mu(s)))[1:].mean(axis=1)
+    expected_cost = np.asarray(judged.q(s, judged.mu(s), minibatch.step))[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected_cost, rtol=1e-4, atol=1e-6)
     expected = np.maximum(np.asarray(multiplier) + 0.01 * (expected_cost - np.array([0.3, 0.4])), 0.0)
     np.testing.assert_allclose(after.multiplier.value, expected, rtol=1e-5)
@@ -126,10 +135,10 @@ def test_the_dual_gradient_can_be_taken_at_episode_starts_only(learner, buffer):
     dual_states = starts.observation[:16]
     minibatch = replay.sample(buffer, random.key(3), (16,))
     iterate = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))
-    _, cost = iterate(config, PROBLEM, learner, minibatch, dual_states)
-    after, _ = iterate(CONFIG, PROBLEM, learner, minibatch, minibatch.observation)
+    _, cost = iterate(config, PROBLEM, learner, pd_ddpg.Draws(minibatch, dual_states, None))
+    after, _ = iterate(CONFIG, PROBLEM, learner, plain(minibatch))
     judged = pd_ddpg.Networks(after.learned.critics, learner.learned.actor, discrete=False)
-    expected = judged.q(dual_states, judged.mu(dual_states))[1:].mean(axis=1)
+    expected = judged.q(dual_states, judged.mu(dual_states), minibatch.step)[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected, rtol=1e-4, atol=1e-6)
 
 

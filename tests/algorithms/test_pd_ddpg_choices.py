@@ -14,6 +14,7 @@ from apdo.envs.tabular import TwoState
 from problems import problem_of
 
 TASK = TwoState()
+START = jnp.zeros(2, dtype=jnp.int32)
 CONFIG = pd_ddpg.Learner(
     critic_hidden=(16,),
     actor_hidden=(16,),
@@ -44,8 +45,8 @@ def buffer(problem):
 def test_a_critic_has_a_value_for_each_choice_and_averages_them_by_probability(problem):
     learned = pd_ddpg.start(CONFIG, problem, random.key(0)).learned
     s = jnp.eye(2)
-    choices = [learned.q(s, jnp.tile(jnp.eye(2)[a], (2, 1))) for a in range(2)]
-    mixed = learned.q(s, jnp.asarray([[0.25, 0.75], [1.0, 0.0]]))
+    choices = [learned.q(s, jnp.tile(jnp.eye(2)[a], (2, 1)), START) for a in range(2)]
+    mixed = learned.q(s, jnp.asarray([[0.25, 0.75], [1.0, 0.0]]), START)
     np.testing.assert_allclose(mixed[:, 0], 0.25 * choices[0][:, 0] + 0.75 * choices[1][:, 0], rtol=1e-5)
     np.testing.assert_allclose(mixed[:, 1], choices[0][:, 1], rtol=1e-5)
     np.testing.assert_allclose(learned.mu(s).sum(axis=-1), [1.0, 1.0], rtol=1e-6)
@@ -60,7 +61,7 @@ def test_at_a_given_price_actor_and_critics_become_those_of_the_exact_solution(p
     truth = exact.lagrangian(TASK.model(), [multiplier])
     np.testing.assert_allclose(after.learned.mu(jnp.eye(2)), truth.policy, atol=0.1)
     assert float(after.critic_cost[0]) == pytest.approx(truth.costs[0], abs=0.4)
-    reward = after.learned.q(jnp.eye(2), after.learned.mu(jnp.eye(2)))[0]
+    reward = after.learned.q(jnp.eye(2), after.learned.mu(jnp.eye(2)), START)[0]
     assert float(reward[0]) == pytest.approx(truth.gain, rel=0.06)
     assert float(after.multiplier.value[0]) == pytest.approx(multiplier, rel=1e-3)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.algorithms import apdo, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import apdo, dual_estimate, pd_ddpg, pdo, primal_steps
 from apdo.algorithms.scaled import ActionMeaning, Scaled
 from apdo.core import critics, policies
 from apdo.core.statistics import Statistics
@@ -97,7 +97,7 @@ def test_an_adjustment_finds_its_multiplier_in_raw_units(batch):
         policy=policies.Config(hidden=(4,)),
         critic=critics.Config(hidden=(4,), minibatches=2),
         k_adj=0,
-        off_policy=pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8),
+        off_policy=dual_estimate.Config(learner=pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)),
     )
     algorithm, key = Scaled(apdo, reward_scale=0.5, cost_scale=4.0), jax.random.key(0)
     state, _ = algorithm.step(config, PROBLEM, algorithm.init(config, PROBLEM, key), batch, key)

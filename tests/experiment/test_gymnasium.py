@@ -101,7 +101,11 @@ def test_a_run_from_the_command_line_goes_on_after_an_interruption_with_the_same
 
 
 def test_the_off_policy_adjustment_works_on_choices_of_the_host(tmp_path):
-    options = {"off_policy__critic_hidden": (4,), "off_policy__actor_hidden": (4,), "off_policy__minibatch": 8}
+    options = {
+        "off_policy__learner__critic_hidden": (4,),
+        "off_policy__learner__actor_hidden": (4,),
+        "off_policy__learner__minibatch": 8,
+    }
     result = apdo.train(
         "apdo",
         "CartPole-v1",
@@ -110,7 +114,7 @@ def test_the_off_policy_adjustment_works_on_choices_of_the_host(tmp_path):
         out=tmp_path / "run",
         quiet=True,
         k_adj=1,
-        off_policy_iterations=100,
+        off_policy__iterations=100,
         max_episode_steps=20,
         **options,
         **python(epochs=3, seeds=2),

@@ -89,7 +89,7 @@ def test_arms_of_one_name_are_the_same_run():
 def test_the_full_scale_is_the_papers():
     experiment = reproduce.experiment_of(studies(FULL)["fig1"].arms[0], FULL, 0, 10)
     assert (experiment.settings.epochs, experiment.settings.batch) == (150, 50_000)
-    assert experiment.algorithm_config.off_policy_iterations == 500_000
+    assert experiment.algorithm_config.off_policy.iterations == 500_000
     assert experiment.algorithm_config.k_adj == 5
     assert experiment.note == ""
 

@@ -30,8 +30,8 @@ OPTIONS = {
     "pdo": SMALL,
     "pd-ddpg": {f"learner.{k}": v for k, v in LEARNER.items()} | {"replay_capacity": 200, "updates": 1.3},
     "apdo": SMALL
-    | {f"off_policy.{k}": v for k, v in LEARNER.items()}
-    | {"k_adj": 2, "off_policy_iterations": 1050, "off_policy.dual_states": "starts"},
+    | {f"off_policy.learner.{k}": v for k, v in LEARNER.items()}
+    | {"k_adj": 2, "off_policy.iterations": 1050, "off_policy.learner.dual_states": "starts"},
 }
 EPOCHS = 6
 

@@ -17,10 +17,10 @@ TINY = {
     "epochs": 4,
     "batch": 300,
     "k_adj": 1,
-    "off_policy_iterations": 150,
-    "off_policy__critic_hidden": (8,),
-    "off_policy__actor_hidden": (8,),
-    "off_policy__minibatch": 8,
+    "off_policy__iterations": 150,
+    "off_policy__learner__critic_hidden": (8,),
+    "off_policy__learner__actor_hidden": (8,),
+    "off_policy__learner__minibatch": 8,
     "checkpoint_every": 3,
 }
 

@@ -51,7 +51,7 @@ def test_every_option_is_read_by_somebody():
 
 
 def test_flattened_options_restore_the_configuration():
-    changes = {"primal": "ppo", "primal.clip": 0.1, "k_adj": 7, "off_policy.minibatch": 32, "bomb_penalty": 1.0}
+    changes = {"primal": "ppo", "primal.clip": 0.1, "k_adj": 7, "off_policy.learner.minibatch": 32, "bomb_penalty": 1.0}
     experiment = settings.specify("apdo", "point-gather", changes)
     again = settings.Experiment.restore(experiment.describe())
     assert again == experiment
@@ -121,7 +121,7 @@ def test_every_preset_fits_every_algorithm(algorithm, preset):
 
 def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
     experiment = settings.specify("apdo", "point-gather", {}, "paper")
-    config, learner = experiment.algorithm_config, experiment.algorithm_config.off_policy
+    config, learner = experiment.algorithm_config, experiment.algorithm_config.off_policy.learner
     assert (experiment.settings.batch, experiment.problem().limits) == (50_000, (0.2,))
     assert (experiment.problem().discount, experiment.problem().cost_discount) == (0.995, 0.995)
     assert experiment.problem().horizon == 15
@@ -130,7 +130,7 @@ def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
     assert (learner.critic_hidden, learner.actor_hidden) == ((100, 100), (64, 32))
     assert (learner.critic_rate, learner.actor_rate, learner.dual_rate) == (1e-3, 1e-3, 1e-2)
     assert (learner.minibatch, learner.target_rate, learner.dual_states) == (64, 0.001, "batch")
-    assert (config.off_policy_iterations, config.replay_capacity) == (500_000, 1_000_000)
+    assert (config.off_policy.iterations, config.replay_capacity) == (500_000, 1_000_000)
 
 
 def test_a_batch_is_rounded_up_to_whole_episodes_and_split_over_the_environments_asked_for():

@@ -9,36 +9,74 @@
     7      if k = K_adj:
     8          train λ^OFF on the buffer by primal-dual DDPG
     9          λ^(k+1) = λ^OFF
+    9'         and try μ^OFF as π_{k+1}                        with adjust = primal-dual
 
-It is PDO but for one jump: lines 3, 5 and 6 are `pdo.step`, and what follows line 7 happens once. Line 8 takes long, so
-that it is cut in pieces (`adjustment`) between which the caller can report, and lets go of nothing in between.
+It is PDO but for one jump: lines 3, 5 and 6 are `pdo.step`, and what follows line 7 happens once, or every so many
+epochs. Line 8 takes long, so that it is cut in pieces (`adjustment`) between which the caller can report, and lets go
+of nothing in between.
+
+Line 9' is not in the paper, which throws the off-policy actor away. The epoch after the adjustment is played by that
+actor, with the noise that it was trained under. If its Lagrangian at λ^OFF is above that of the policy before, the
+on-policy stage goes on from it; else from the policy before. Either way the epoch's samples count, and nothing else is
+learned from them but the value functions of an actor that is taken.
 """
 
 import dataclasses
+import math
+from typing import TypeVar
 
 import equinox as eqx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from apdo.algorithms import on_policy, pd_ddpg, pdo
+from apdo.algorithms import dual_estimate, on_policy, pd_ddpg, pdo, primal_steps
 from apdo.algorithms.contract import Adjustment
-from apdo.core import dual, policies, replay
+from apdo.core import categorical, critics, dual, gaussian, policies, replay
 from apdo.core.data import Transition, flatten
-from apdo.options import PAPER, option
+from apdo.errors import InvalidInput
+from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
-act = on_policy.act
 memory = on_policy.memory
+act = on_policy.act
 learned_policy = on_policy.learned_policy
+
+T = TypeVar("T")
+
+REFITS = 10
+"""Fits of the value functions, one after the other, to an actor that is taken."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(pdo.Config):
-    """Settings of APDO: those of PDO, and of its one adjustment."""
+    """Settings of APDO: those of PDO, and of its adjustment."""
 
     k_adj: int = option(5, "K_adj, the epoch after which the multipliers are adjusted", PAPER, within=(0, 10**9))
-    off_policy: pd_ddpg.Learner = option(pd_ddpg.Learner(), "the off-policy learner of λ^OFF", PAPER)
-    off_policy_iterations: int = option(500_000, "primal-dual DDPG iterations for λ^OFF", PAPER, above=0)
+    adjust: str = option(
+        "dual",
+        "what is adjusted: the multipliers, or the policy too, if the off-policy actor proves better",
+        PAPER,
+        choices=one_of("dual", "primal-dual"),
+    )
+    explore: bool = option(False, "whether π_0 plays unchanged until the first adjustment, for broader data", PAPER)
+    again_every: int = option(
+        0, "epochs after which the adjustment is repeated, on all data by then; 0: never", PAPER, within=(0, 10**9)
+    )
+    off_policy: dual_estimate.Config = option(dual_estimate.Config(), "the off-policy estimate of λ^OFF", OURS)
     replay_capacity: int = option(1_000_000, "most transitions that the buffer holds", PAPER, above=0)
+
+
+class Trial(eqx.Module):
+    """What is needed to tell whether an actor is better than the policy before it, and to go back."""
+
+    on: Bool[Array, ""]
+    """Whether this epoch is played by the actor."""
+    before: policies.Policy
+    discounted_return: Float[Array, ""]
+    cost: Float[Array, " M"]
+    """R and C of the latest policy that was no trial."""
 
 
 class State(eqx.Module):
@@ -46,6 +84,9 @@ class State(eqx.Module):
 
     pdo: pdo.State
     buffer: replay.Replay
+    adjusted: Bool[Array, ""]
+    """Whether there has been an adjustment."""
+    trial: Trial | None
 
     @property
     def policy(self) -> policies.Policy:
@@ -55,47 +96,144 @@ class State(eqx.Module):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Line 1. The buffer has room for what the adjustment will read, and for no more."""
-    needed = (config.k_adj + 1) * problem.batch
+    needed = config.replay_capacity if config.again_every else (config.k_adj + 1) * problem.batch
+    inner = pdo.init(config, problem, key)
+    trial = None
+    if config.adjust == "primal-dual":
+        _check_actor(config, problem)
+        costs = jnp.zeros(problem.constraints)
+        trial = Trial(on=jnp.asarray(False), before=inner.policy, discounted_return=jnp.asarray(0.0), cost=costs)
     return State(
-        pdo=pdo.init(config, problem, key),
+        pdo=inner,
         buffer=pd_ddpg.empty_buffer(problem, min(config.replay_capacity, needed)),
+        adjusted=jnp.asarray(False),
+        trial=trial,
     )
+
+
+def working_memory(config: Config, problem: Problem) -> int:
+    """Bytes that an adjustment needs besides the state."""
+    learner = config.off_policy.learner
+    member = jax.eval_shape(lambda: pd_ddpg.start(learner, problem, random.key(0)))
+    own = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(member))
+    return config.off_policy.members * (own + pd_ddpg.working_bytes(learner, problem))
+
+
+def _check_actor(config: Config, problem: Problem) -> None:
+    """An actor becomes the policy only if it has its shape."""
+    learner, policy = config.off_policy.learner, config.policy
+    if learner.actor_hidden != policy.hidden:
+        raise InvalidInput(
+            f"--adjust primal-dual needs an off-policy actor of the policy's shape, but policy.hidden is "
+            f"{policy.hidden} and off_policy.learner.actor_hidden is {learner.actor_hidden}."
+        )
+    if not problem.discrete_actions and learner.bound != policy.bound:
+        raise InvalidInput(
+            f"--adjust primal-dual needs policy.bound ({policy.bound:g}) and off_policy.learner.bound "
+            f"({learner.bound:g}) to be the same."
+        )
+    if not problem.discrete_actions and not learner.action_noise:
+        raise InvalidInput("--adjust primal-dual needs off_policy.learner.action_noise above 0, to explore with.")
 
 
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """Lines 4 to 6."""
+    """Lines 4 to 6; or, in an epoch played by the off-policy actor, the verdict on it."""
     buffer = replay.insert(state.buffer, flatten(batch))
     after, metrics = pdo.step(config, problem, state.pdo, batch, key)
-    return State(pdo=after, buffer=buffer), metrics
+    if config.explore:
+        after = _choose(state.adjusted, after, state.pdo)
+    if state.trial is None:
+        return State(pdo=after, buffer=buffer, adjusted=state.adjusted, trial=None), metrics
+    seen = on_policy.summary(problem, batch)
+    price, trial = state.pdo.multiplier.value, state.trial
+
+    def lagrangian(discounted_return: Float[Array, ""], cost: Float[Array, " M"]) -> Float[Array, ""]:
+        return discounted_return - jnp.vdot(price, cost)
+
+    better = lagrangian(seen.discounted_return, seen.constrained_cost) > lagrangian(trial.discounted_return, trial.cost)
+    taken = trial.on & better
+
+    def judged() -> pdo.State:
+        refitted = _refit(config, problem, state.pdo.critic, batch, key)
+        policy, critic = _choose(taken, (state.pdo.policy, refitted), (trial.before, state.pdo.critic))
+        optimiser = primal_steps.init(config.primal, policy)
+        return pdo.State(policy=policy, optimiser=optimiser, critic=critic, multiplier=state.pdo.multiplier)
+
+    after = jax.lax.cond(trial.on, judged, lambda: after)
+    remember = ~trial.on | taken
+    trial = Trial(
+        on=jnp.zeros_like(trial.on),
+        before=after.policy,
+        discounted_return=jnp.where(remember, seen.discounted_return, trial.discounted_return),
+        cost=jnp.where(remember, seen.constrained_cost, trial.cost),
+    )
+    metrics["actor_taken"] = taken.astype(jnp.float32)
+    return State(pdo=after, buffer=buffer, adjusted=state.adjusted, trial=trial), metrics
+
+
+def _refit(
+    config: Config, problem: Problem, critic: critics.Critic, batch: Transition, key: PRNGKeyArray
+) -> critics.Critic:
+    """The value functions of the policy that drew the batch."""
+    observation = flatten(batch).observation
+
+    def once(critic: critics.Critic, key: PRNGKeyArray) -> tuple[critics.Critic, None]:
+        target = pdo.estimates(config, problem, critic, jnp.zeros(problem.constraints), batch).target
+        return critics.fit(config.critic, critic, key, observation, target.reshape(observation.shape[0], -1))[0], None
+
+    return jax.lax.scan(once, critic, random.split(key, REFITS))[0]
+
+
+def _choose(first: Bool[Array, ""], one: T, other: T) -> T:
+    return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)
 
 
 def _due(config: Config, epoch: int) -> bool:
     """Line 7."""
-    return epoch == config.k_adj
+    since = epoch - config.k_adj
+    return since == 0 or (since > 0 and config.again_every > 0 and since % config.again_every == 0)
 
 
 def _begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> pd_ddpg.LearnerState:  # noqa: ARG001
-    return pd_ddpg.start(config.off_policy, problem, key)
+    return dual_estimate.start(config.off_policy, problem, key)
 
 
 def _work(
-    config: Config, problem: Problem, state: State, learner: pd_ddpg.LearnerState, iterations: Int[Array, ""]
+    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, iterations: Int[Array, ""]
 ) -> pd_ddpg.LearnerState:
     """Line 8."""
-    return pd_ddpg.learn(config.off_policy, problem, learner, state.buffer, iterations)
+    return dual_estimate.learn(config.off_policy, problem, members, state.buffer, iterations)
 
 
-def _finish(state: State, learner: pd_ddpg.LearnerState) -> tuple[State, Float[Array, " M"]]:
-    """Line 9."""
-    found = learner.multiplier_mean
-    return eqx.tree_at(lambda s: s.pdo.multiplier, state, dual.jump(state.pdo.multiplier, found)), found
+def _finish(
+    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState
+) -> tuple[State, dual_estimate.Estimate]:
+    """Lines 9 and 9'."""
+    found = dual_estimate.estimate(members)
+    multiplier = dual.jump(state.pdo.multiplier, found.multiplier)
+    state = eqx.tree_at(lambda s: (s.pdo.multiplier, s.adjusted), state, (multiplier, jnp.ones_like(state.adjusted)))
+    if state.trial is None:
+        return state, found
+    key = members.key[0]
+    actor = _as_policy(config, dual_estimate.best_actor(config.off_policy, problem, members, state.buffer, key))
+    trial = dataclasses.replace(state.trial, on=jnp.ones_like(state.trial.on), before=state.pdo.policy)
+    return eqx.tree_at(lambda s: (s.pdo.policy, s.trial), state, (actor, trial)), found
+
+
+def _as_policy(config: Config, learned: pd_ddpg.Networks) -> policies.Policy:
+    """The actor as it was trained: a softmax, or a mean with its noise around it."""
+    if learned.discrete:
+        return categorical.Policy(logits=learned.actor)
+    actions = learned.actor.biases[-1].shape[-1]
+    noise = jnp.log(jnp.full((actions,), config.off_policy.learner.action_noise))
+    return gaussian.Policy(mean=learned.actor, log_std=noise, bound=learned.bound)
 
 
 adjustment = Adjustment(
     due=_due,
-    iterations=lambda config: config.off_policy_iterations,
+    iterations=lambda config: config.off_policy.iterations,
     begin=_begin,
     work=_work,
     finish=_finish,

@@ -63,5 +63,5 @@ class Adjustment(NamedTuple):
     """(config, problem, state, key) ↦ its learner."""
     work: Callable[..., PyTree]
     """(config, problem, state, learner, iterations) ↦ the learner after so many iterations more."""
-    finish: Callable[[PyTree, PyTree], tuple[PyTree, Float[Array, " M"]]]
-    """(state, learner) ↦ the adjusted state, and the multipliers that it now has."""
+    finish: Callable[..., tuple[PyTree, PyTree]]
+    """(config, problem, state, learner) ↦ the adjusted state, and the estimate (`multiplier`, `low`, `high`)."""

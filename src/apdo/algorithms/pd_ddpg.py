@@ -14,9 +14,17 @@ above stands as it is. An expected-value actor rather than a greedy one, because
 mixes choices, and no deterministic policy may attain it; rather than an entropy-regularised one, because a bonus for
 entropy would move λ.
 
-λ^OFF is the mean of λ over all iterations, since the path itself keeps swinging. The learner needs no environment: APDO
+λ^OFF is the mean of λ over the iterations, since the path itself keeps swinging. The learner needs no environment: APDO
 trains it on the buffer alone (`learn`). As an algorithm of its own (`step`) it also fills the buffer, exploring with
 noise.
+
+On a buffer alone this learner is a lottery (docs/dual-estimation.md). What makes it dependable are options of
+`Learner`, all off in the appendix's version: critics that see the time, Q(s, a, t); an actor kept near the buffer's
+actions, by a bound, by noise a = μ(s) + ε in all three lines that use μ, and by a cloning term,
+
+    μ          descends the mean of  -(Q_R - Σ_i λ_i Q_Ci)(s, μ(s) + ε, t) / (1 + Σ_i λ_i) + w |μ(s) - a|²
+
+dual gradients at episode starts only; and rates that fall, with λ^OFF the mean over the last part of the path.
 """
 
 import dataclasses
@@ -61,6 +69,23 @@ class Learner:
     initial_multiplier: float = option(0.0, "where the multipliers start", OURS, within=(0.0, inf))
     target_rate: float = option(0.001, "τ, by which the target networks follow", PAPER, within=(0.0, 1.0))
     minibatch: int = option(64, "transitions in one iteration", PAPER, above=0)
+    clock: bool = option(False, "whether the critics see the time, where the horizon ends an episode", PAPER)
+    bound: float = option(0.0, "μ stays within ±bound, by a tanh; 0: anywhere", PAPER, within=(0.0, inf))
+    action_noise: float = option(
+        0.0, "standard deviation of the noise around μ(s) in the targets and gradients", PAPER, within=(0.0, inf)
+    )
+    cloning: float = option(
+        0.0, "w, weight of the actor's distance from the buffer's actions in its loss", PAPER, within=(0.0, inf)
+    )
+    last_rate: float = option(
+        1.0,
+        "share of all rates left at the end, to which they fall linearly",
+        PAPER,
+        above=0.0,
+    )
+    averaged: float = option(
+        1.0, "share of the iterations, the last ones, whose mean λ^OFF is", PAPER, above=0.0, most=1.0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +110,15 @@ class Networks(eqx.Module):
     actor: networks.MLP
     discrete: bool = eqx.field(static=True)
     """Whether actions are choices: critics with an output for each, and an actor of logits."""
+    horizon: int | None = eqx.field(static=True, default=None)
+    """The episode's length, where the critics see the time."""
+    bound: float = eqx.field(static=True, default=0.0)
+    """Within which the actor's outputs stay; 0: anywhere."""
 
-    def q(self, s: Float[Array, "B O"], a: Float[Array, "B A"]) -> Float[Array, "K B"]:
-        """(Q_R, Q_C1..Q_Cm) at each state and action, or probabilities of actions."""
+    def q(self, s: Float[Array, "B O"], a: Float[Array, "B A"], step: Int[Array, " B"]) -> Float[Array, "K B"]:
+        """(Q_R, Q_C1..Q_Cm) at each state and action, or probabilities of actions, and step of the episode."""
+        if self.horizon is not None:
+            s = jnp.concatenate([s, (step / self.horizon)[:, None]], axis=-1)
         if self.discrete:
             return jnp.sum(networks.apply_stack(self.critics, s) * a[None], axis=-1)
         return networks.apply_stack(self.critics, jnp.concatenate([s, a], axis=-1))[..., 0]
@@ -95,7 +126,24 @@ class Networks(eqx.Module):
     def mu(self, s: Float[Array, "B O"]) -> Float[Array, "B A"]:
         """μ at each state."""
         output = jax.vmap(self.actor)(s)
-        return jax.nn.softmax(output) if self.discrete else output
+        return jax.nn.softmax(output) if self.discrete else networks.bounded(output, self.bound)
+
+
+class Draws(eqx.Module):
+    """What the iterations draw at random, the iterations in front."""
+
+    batch: Transition
+    starts: Float[Array, "*n B O"] | None
+    """First observations of episodes, where the dual gradient is taken there."""
+    noise: Float[Array, "*n U B A"] | None
+    """ε for the targets, the actor and the dual gradient; None where actions are judged without."""
+
+    def around(self, action: Float[Array, "B A"], use: int) -> Float[Array, "B A"]:
+        """The action with the noise of one of its three uses."""
+        return action if self.noise is None else action + self.noise[use]
+
+
+_TARGETS, _ACTOR, _DUAL = range(3)
 
 
 class LearnerState(eqx.Module):
@@ -110,6 +158,8 @@ class LearnerState(eqx.Module):
     """The mean of λ over all iterations so far: λ^OFF."""
     critic_cost: Float[Array, " M"]
     """What the cost critics say of the actor, averaged over the last block: the dual gradient plus d."""
+    cloning: Float[Array, ""]
+    """w: the configured one, or a member's own in an ensemble."""
     iteration: Int[Array, ""]
     key: PRNGKeyArray
 
@@ -121,15 +171,21 @@ class State(eqx.Module):
     buffer: replay.Replay
 
 
-def start(config: Learner, problem: Problem, key: PRNGKeyArray) -> LearnerState:
+def start(
+    config: Learner, problem: Problem, key: PRNGKeyArray, cloning: Float[Array, ""] | None = None
+) -> LearnerState:
     """Random networks, targets equal to them, multipliers as configured (lines 1 to 3)."""
     critic_key, actor_key, run_key = random.split(key, 3)
     o, a = problem.observation_size, problem.action_size
     inputs, outputs = (o, a) if problem.discrete_actions else (o + a, 1)
+    # A task that goes on after the horizon, or whose episodes end for other reasons, needs no clock.
+    clock = config.clock and not problem.truncates
     learned = Networks(
-        critics=networks.stack(critic_key, 1 + problem.constraints, inputs, config.critic_hidden, outputs),
+        critics=networks.stack(critic_key, 1 + problem.constraints, inputs + clock, config.critic_hidden, outputs),
         actor=networks.mlp(actor_key, o, config.actor_hidden, a),
         discrete=problem.discrete_actions,
+        horizon=problem.horizon if clock else None,
+        bound=config.bound,
     )
     multiplier = jnp.full((problem.constraints,), config.initial_multiplier)
     return LearnerState(
@@ -140,69 +196,100 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray) -> LearnerState:
         multiplier=dual.start(config.rule, multiplier),
         multiplier_mean=jnp.zeros_like(multiplier),
         critic_cost=jnp.zeros_like(multiplier),
+        cloning=jnp.asarray(config.cloning) if cloning is None else cloning,
         iteration=jnp.asarray(0),
         key=run_key,
     )
 
 
 def learn(
-    config: Learner, problem: Problem, state: LearnerState, buffer: replay.Replay, iterations: Int[Array, ""]
+    config: Learner,
+    problem: Problem,
+    state: LearnerState,
+    buffer: replay.Replay,
+    iterations: Int[Array, ""],
+    total: int | None = None,
 ) -> LearnerState:
-    """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment."""
+    """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment.
+
+    Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged.
+    """
     starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
     end = state.iteration + iterations
+    unaveraged = 0 if total is None else int((1.0 - config.averaged) * total) // BLOCK * BLOCK
 
     def block(state: LearnerState) -> LearnerState:
-        minibatch_key, start_key = random.split(random.fold_in(state.key, state.iteration))
-        batches = replay.sample(buffer, minibatch_key, (BLOCK, config.minibatch))
-        if starts is None:
-            dual_states = batches.observation
-        else:
-            rows, count = starts
-            chosen = rows[random.randint(start_key, (BLOCK, config.minibatch), 0, count)]
-            dual_states = replay.take(buffer, chosen).observation
+        draws = _draw(config, problem, buffer, starts, random.fold_in(state.key, state.iteration))
+        fall = 0.0 if total is None else (1.0 - config.last_rate) * jnp.minimum(state.iteration / total, 1.0)
 
         def one(i: Int[Array, ""], carry: tuple[LearnerState, Array, Array]) -> tuple[LearnerState, Array, Array]:
             state, multipliers, costs = carry
-            batch, dual_at = jax.tree.map(lambda leaf: leaf[i], (batches, dual_states))
-            state, cost = iterate(config, problem, state, batch, dual_at)
+            state, cost = iterate(config, problem, state, jax.tree.map(lambda leaf: leaf[i], draws), 1.0 - fall)
             return state, multipliers + state.multiplier.value, costs + cost
 
         count = jnp.minimum(BLOCK, end - state.iteration)
         nothing = jnp.zeros_like(state.multiplier_mean)
         after, multipliers, costs = jax.lax.fori_loop(0, count, one, (state, nothing, nothing))
-        share = count / after.iteration
+        share = count / jnp.maximum(after.iteration - unaveraged, count)
         mean = state.multiplier_mean + share * (multipliers / count - state.multiplier_mean)
         return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, (mean, costs / count))
 
     return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
 
 
-def iterate(
+def working_bytes(config: Learner, problem: Problem) -> int:
+    """About what a block of iterations draws at once: rows, as they are gathered and as they are split, and noise."""
+    row = 2 * problem.observation_size + problem.action_size + problem.constraints + 3
+    return 4 * BLOCK * config.minibatch * (2 * row + 3 * problem.action_size)
+
+
+def working_memory(config: "Config", problem: Problem) -> int:
+    """Bytes that an epoch needs besides the state and the batch."""
+    return working_bytes(config.learner, problem)
+
+
+def _draw(
     config: Learner,
     problem: Problem,
-    state: LearnerState,
-    batch: Transition,
-    dual_states: Float[Array, "B O"],
+    buffer: replay.Replay,
+    starts: tuple[Int[Array, " C"], Int[Array, ""]] | None,
+    key: PRNGKeyArray,
+) -> Draws:
+    """What the iterations of a block draw, at once."""
+    minibatch_key, start_key = random.split(key)
+    shape = (BLOCK, config.minibatch)
+    first = noise = None
+    if starts is not None:
+        rows, count = starts
+        first = replay.take(buffer, rows[random.randint(start_key, shape, 0, count)]).observation
+    if config.action_noise and not problem.discrete_actions:
+        around = random.normal(random.fold_in(key, 0), (BLOCK, 3, config.minibatch, problem.action_size))
+        noise = config.action_noise * around
+    return Draws(batch=replay.sample(buffer, minibatch_key, shape), starts=first, noise=noise)
+
+
+def iterate(
+    config: Learner, problem: Problem, state: LearnerState, draws: Draws, rate: float | Float[Array, ""] = 1.0
 ) -> tuple[LearnerState, Float[Array, " M"]]:
     """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
 
     The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this
-    iteration.
+    iteration. Rates are multiplied by `rate`.
     """
-    target = targets(problem, state.target, batch)
-    s = batch.observation
+    batch = draws.batch
+    target = targets(problem, state.target, draws)
+    s, step = batch.observation, batch.step
 
     def with_critics(critics: networks.MLP) -> Networks:
         return eqx.tree_at(lambda n: n.critics, state.learned, critics)
 
     def critic_loss(critics: networks.MLP) -> Float[Array, ""]:
-        error = target - with_critics(critics).q(s, batch.action)
+        error = target - with_critics(critics).q(s, batch.action, step)
         return jnp.sum(jnp.mean(jnp.square(error), axis=-1))
 
     gradient = jax.grad(critic_loss)(state.learned.critics)
     critics, critic_optimiser = descent.step(
-        optax.adam(config.critic_rate), state.learned.critics, gradient, state.critic_optimiser
+        optax.adam(rate * config.critic_rate), state.learned.critics, gradient, state.critic_optimiser
     )
 
     judged = with_critics(critics)
@@ -210,15 +297,21 @@ def iterate(
 
     def actor_loss(actor: networks.MLP) -> tuple[Float[Array, ""], Float[Array, " M"]]:
         candidate = eqx.tree_at(lambda n: n.actor, judged, actor)
-        q = jnp.mean(candidate.q(s, candidate.mu(s)), axis=-1)
-        return -jnp.vdot(weight, q), q[1:]
+        action = candidate.mu(s)
+        q = jnp.mean(candidate.q(s, draws.around(action, _ACTOR), step), axis=-1)
+        loss = -jnp.vdot(weight, q)
+        if config.cloning:
+            distance = _distance(action, batch.action, discrete=problem.discrete_actions)
+            loss = loss / (1.0 + jnp.sum(state.multiplier.value)) + state.cloning * distance
+        return loss, q[1:]
 
     gradient, cost = jax.grad(actor_loss, has_aux=True)(state.learned.actor)
     actor, actor_optimiser = descent.step(
-        optax.adam(config.actor_rate), state.learned.actor, gradient, state.actor_optimiser
+        optax.adam(rate * config.actor_rate), state.learned.actor, gradient, state.actor_optimiser
     )
-    if config.dual_states == "starts":
-        cost = jnp.mean(judged.q(dual_states, judged.mu(dual_states))[1:], axis=-1)
+    if draws.starts is not None:
+        action = draws.around(judged.mu(draws.starts), _DUAL)
+        cost = jnp.mean(judged.q(draws.starts, action, jnp.zeros_like(step))[1:], axis=-1)
 
     learned = eqx.tree_at(lambda n: n.actor, judged, actor)
     after = LearnerState(
@@ -226,22 +319,32 @@ def iterate(
         target=jax.tree.map(partial(_follow, config.target_rate), learned, state.target),
         critic_optimiser=critic_optimiser,
         actor_optimiser=actor_optimiser,
-        multiplier=dual.update(config.rule, state.multiplier, cost, problem.limit, config.dual_rate),
+        multiplier=dual.update(config.rule, state.multiplier, cost, problem.limit, rate * config.dual_rate),
         multiplier_mean=state.multiplier_mean,
         critic_cost=state.critic_cost,
+        cloning=state.cloning,
         iteration=state.iteration + 1,
         key=state.key,
     )
     return after, cost
 
 
-def targets(problem: Problem, target: Networks, batch: Transition) -> Float[Array, "K B"]:
+def targets(problem: Problem, target: Networks, draws: Draws) -> Float[Array, "K B"]:
     """(y, z_1..z_m) of line 12; at a terminated step they are the reward and the costs alone."""
+    batch = draws.batch
     now = jnp.concatenate([batch.reward[None], batch.cost.T])
-    after = target.q(batch.next_observation, target.mu(batch.next_observation))
+    action = draws.around(target.mu(batch.next_observation), _TARGETS)
+    after = target.q(batch.next_observation, action, batch.step + 1)
     discount = jnp.asarray([problem.discount] + [problem.cost_discount] * problem.constraints)
     alive = 1.0 - batch.terminated.astype(now.dtype)
     return now + discount[:, None] * alive[None] * after
+
+
+def _distance(action: Float[Array, "B A"], taken: Float[Array, "B A"], *, discrete: bool) -> Float[Array, ""]:
+    """How far the actor is from what was done: the squared distance or, of choices, -log of what was chosen."""
+    if discrete:
+        return -jnp.mean(jnp.log(jnp.sum(action * taken, axis=-1) + 1e-8))
+    return jnp.mean(jnp.sum(jnp.square(action - taken), axis=-1))
 
 
 def _follow(rate: float, learned: Array, target: Array) -> Array:
@@ -276,13 +379,15 @@ def act(
         mixed = (1.0 - config.uniform) * probabilities + config.uniform / probabilities.shape[0]
         return categorical.Categorical(logits=jnp.log(mixed)).sample(key), memory
     memory = noise.advance(config.exploration, memory, key)
-    return learned.actor(observation) + memory, memory
+    return networks.bounded(learned.actor(observation), learned.bound) + memory, memory
 
 
 def learned_policy(state: State) -> deterministic.Policy | categorical.Policy:
     """The actor, without noise."""
     learned = state.learner.learned
-    return categorical.Policy(logits=learned.actor) if learned.discrete else deterministic.Policy(mean=learned.actor)
+    if learned.discrete:
+        return categorical.Policy(logits=learned.actor)
+    return deterministic.Policy(mean=learned.actor, bound=learned.bound)
 
 
 def step(

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import optax
 from jax import random
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps
 from apdo.core import critics, dual, policies
@@ -77,13 +77,13 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: primal step with λ^(k), then the dual step from C(π_k)."""
     primal_key, critic_key = random.split(key)
-    estimates = _estimate(config, problem, state, batch)
+    found = estimates(config, problem, state.critic, state.multiplier.value, batch)
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
-    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: estimates.advantage.shape[-1]]
-    advantage = standardise(estimates.advantage @ weight)
+    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: found.advantage.shape[-1]]
+    advantage = standardise(found.advantage @ weight)
     samples = on_policy.samples(batch, advantage)
     policy, optimiser, metrics = primal_steps.improve(config.primal, state.policy, state.optimiser, samples, primal_key)
-    targets = estimates.target.reshape(samples.advantage.shape[0], -1)
+    targets = found.target.reshape(samples.advantage.shape[0], -1)
     fitted, error = critics.fit(config.critic, state.critic, critic_key, flatten(batch).observation, targets)
     cost = on_policy.summary(problem, batch).constrained_cost
     multiplier = dual.update(config.rule, state.multiplier, cost, problem.limit, config.dual_step)
@@ -91,9 +91,12 @@ def step(
     return State(policy=policy, optimiser=optimiser, critic=fitted, multiplier=multiplier), metrics
 
 
-def _estimate(config: Config, problem: Problem, state: State, batch: Transition) -> critics.Estimates:
+def estimates(
+    config: Config, problem: Problem, critic: critics.Critic, multiplier: Float[Array, " M"], batch: Transition
+) -> critics.Estimates:
+    """Advantages and value targets: of each signal or, with a combined value function, of r - Σ λ_i c_i."""
     if config.values == "separate":
-        return on_policy.estimate(problem, state.critic, batch, config.trace, config.cost_trace)
-    signal = batch.reward - batch.cost @ state.multiplier.value
+        return on_policy.estimate(problem, critic, batch, config.trace, config.cost_trace)
+    signal = batch.reward - batch.cost @ multiplier
     discount, trace = jnp.asarray([problem.discount]), jnp.asarray([config.trace])
-    return critics.estimate(state.critic, batch, signal[..., None], discount, trace, truncates=problem.truncates)
+    return critics.estimate(critic, batch, signal[..., None], discount, trace, truncates=problem.truncates)

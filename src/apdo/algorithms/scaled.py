@@ -132,6 +132,11 @@ class Scaled:
             meaning=self._meaning,
         )
 
+    def working_memory(self, config: OwnConfig, problem: Problem) -> int:
+        """The inner algorithm's."""
+        own = getattr(self._inner, "working_memory", None)
+        return 0 if own is None else own(config, problem)
+
     def memory(self, config: OwnConfig, problem: Problem) -> PyTree:
         """The inner algorithm's."""
         return self._inner.memory(config, self._problem(problem))
@@ -180,9 +185,9 @@ class Scaled:
         def work(config: OwnConfig, problem: Problem, state: State, learner: PyTree, iterations: Any) -> PyTree:  # noqa: ANN401
             return own.work(config, self._problem(problem), state.inner, learner, iterations)
 
-        def finish(state: State, learner: PyTree) -> tuple[State, Float[Array, " M"]]:
-            inner, multiplier = own.finish(state.inner, learner)
+        def finish(config: OwnConfig, problem: Problem, state: State, learner: PyTree) -> tuple[State, PyTree]:
+            inner, found = own.finish(config, self._problem(problem), state.inner, learner)
             onward = State(inner=inner, statistics=state.statistics, meaning=state.meaning)
-            return onward, self._raw("multiplier", multiplier)
+            return onward, jax.tree.map(lambda value: self._raw("multiplier", value), found)
 
         return Adjustment(due=own.due, iterations=own.iterations, begin=begin, work=work, finish=finish)

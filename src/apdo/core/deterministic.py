@@ -24,7 +24,9 @@ class Policy(eqx.Module):
     """μ_θ as a policy."""
 
     mean: networks.MLP
+    bound: float = eqx.field(static=True, default=0.0)
+    """Within which actions stay; 0: anywhere."""
 
     def __call__(self, observation: Float[Array, " O"]) -> Deterministic:
         """The action distribution at one observation."""
-        return Deterministic(action=self.mean(observation))
+        return Deterministic(action=networks.bounded(self.mean(observation), self.bound))

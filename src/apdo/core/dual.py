@@ -80,7 +80,11 @@ def start(config: Config, value: Float[Array, " M"]) -> Multiplier:
 
 
 def update(
-    config: Config, multiplier: Multiplier, cost: Float[Array, " M"], limit: Float[Array, " M"], step: float
+    config: Config,
+    multiplier: Multiplier,
+    cost: Float[Array, " M"],
+    limit: Float[Array, " M"],
+    step: float | Float[Array, ""],
 ) -> Multiplier:
     """The multipliers after C(π_k) = cost."""
     excess = cost - limit

@@ -53,7 +53,9 @@ class Policy(eqx.Module):
 
     mean: networks.MLP
     log_std: Float[Array, " A"]
+    bound: float = eqx.field(static=True, default=0.0)
+    """Within which the mean stays; 0: anywhere."""
 
     def __call__(self, observation: Float[Array, " O"]) -> Gaussian:
         """The action distribution at one observation."""
-        return Gaussian(mean=self.mean(observation), log_std=self.log_std)
+        return Gaussian(mean=networks.bounded(self.mean(observation), self.bound), log_std=self.log_std)

@@ -24,6 +24,11 @@ class MLP(eqx.Module):
         return x @ self.weights[-1] + self.biases[-1]
 
 
+def bounded(output: Float[Array, "*batch J"], bound: float) -> Float[Array, "*batch J"]:
+    """bound · tanh(output / bound), within ±bound and nearly the output where that is small; as it is for bound 0."""
+    return bound * jnp.tanh(output / bound) if bound else output
+
+
 def mlp(key: PRNGKeyArray, inputs: int, hidden: Sequence[int], outputs: int, output_scale: float = 1.0) -> MLP:
     """A network with Glorot-uniform weights, the last layer's scaled, and zero biases, as in the published code."""
     sizes = [inputs, *hidden, outputs]

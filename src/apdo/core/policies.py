@@ -28,6 +28,7 @@ class Config:
         OURS,
         within=(0.0, inf),
     )
+    bound: float = option(0.0, "the mean action stays within ±bound, by a tanh; 0: anywhere", PAPER, within=(0.0, inf))
 
 
 def init(config: Config, key: PRNGKeyArray, observation_size: int, action_size: int, *, discrete: bool) -> Policy:
@@ -35,4 +36,4 @@ def init(config: Config, key: PRNGKeyArray, observation_size: int, action_size: 
     network = networks.mlp(key, observation_size, config.hidden, action_size, config.output_scale)
     if discrete:
         return categorical.Policy(logits=network)
-    return gaussian.Policy(mean=network, log_std=jnp.full((action_size,), config.log_std))
+    return gaussian.Policy(mean=network, log_std=jnp.full((action_size,), config.log_std), bound=config.bound)

@@ -20,7 +20,7 @@ def check(training: loop.Training, seeds: list[int]) -> None:
     if there is not None and needed > there:
         raise InvalidInput(
             f"this run needs at least {needed / 1e9:,.1f} GB of memory, and {there / 1e9:,.1f} GB are free; "
-            "try a smaller --batch, --replay-capacity or network, or fewer --seeds."
+            "try a smaller --batch, --replay-capacity, minibatch or network, or fewer --seeds."
         )
 
 
@@ -36,7 +36,9 @@ def needs(training: loop.Training, seeds: int) -> int:
     problem = training.problem
     sample = 4 * (2 * problem.observation_size + problem.action_size + problem.constraints + 4)
     at_once = seeds if training.side_by_side else 1
-    return seeds * state + at_once * _COPIES * sample * problem.batch
+    working = getattr(training.algorithm, "working_memory", None)
+    more = 0 if working is None else working(training.config, problem)
+    return seeds * state + at_once * (_COPIES * sample * problem.batch + more)
 
 
 def _bytes(leaf: jax.ShapeDtypeStruct) -> int:

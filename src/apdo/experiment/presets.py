@@ -10,7 +10,7 @@ _TRPO_STEP = {"primal": "trpo"} | {f"primal.{name}": value for name, value in _T
 _RUN = {"batch": 50_000, "epochs": 150}
 _PDO = _RUN | _NETWORKS | _TRPO_STEP | {"dual_step": 0.1, "initial_multiplier": 0.0}
 _DEMO = {"batch": 50_000, "epochs": 80}
-_LEARNER = {
+LEARNER = {
     "critic_hidden": (100, 100),
     "actor_hidden": (64, 32),
     "critic_rate": 1e-3,
@@ -19,7 +19,15 @@ _LEARNER = {
     "dual_states": "batch",
     "target_rate": 0.001,
     "minibatch": 64,
+    "rule": "ascent",
+    "clock": False,
+    "bound": 0.0,
+    "action_noise": 0.0,
+    "cloning": 0.0,
+    "last_rate": 1.0,
+    "averaged": 1.0,
 }
+"""The appendix's learner."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +54,12 @@ PRESETS = {
             | _NETWORKS
             | {"cost_trace": 1.0}
             | {f"search.{name}": value for name, value in _TRUST_REGION.items()},
-            "pd-ddpg": {f"learner.{name}": value for name, value in _LEARNER.items()}
+            "pd-ddpg": {f"learner.{name}": value for name, value in LEARNER.items()}
             | {"replay_capacity": 1_000_000, "updates": 1.0},
             "apdo": _PDO
-            | {"k_adj": 5, "off_policy_iterations": 500_000, "replay_capacity": 1_000_000}
-            | {f"off_policy.{name}": value for name, value in _LEARNER.items()},
+            | {"k_adj": 5, "adjust": "dual", "replay_capacity": 1_000_000}
+            | {"off_policy.iterations": 500_000, "off_policy.members": 1, "off_policy.spread": 1.0}
+            | {f"off_policy.learner.{name}": value for name, value in LEARNER.items()},
         },
     ),
     "demo": Preset(

@@ -71,10 +71,10 @@ class Scale:
 # Fewer epochs and iterations, so wider steps and higher rates: the curves keep their shape.
 _WIDER: dict[str, Option] = {"primal.radius": 0.02}
 _QUICKER: dict[str, Option] = {
-    "off_policy.critic_rate": 3e-3,
-    "off_policy.actor_rate": 3e-3,
-    "off_policy.target_rate": 0.01,
-    "off_policy.dual_rate": 0.05,
+    "off_policy.learner.critic_rate": 3e-3,
+    "off_policy.learner.actor_rate": 3e-3,
+    "off_policy.learner.target_rate": 0.01,
+    "off_policy.learner.dual_rate": 0.05,
 }
 
 SCALES = {
@@ -151,7 +151,7 @@ STUDIES = ("fig1", "fig2", "step-size", "lambda-star")
 def studies(scale: Scale) -> dict[str, Study]:
     """The paper's experiments, by name."""
     run: dict[str, Option] = {"batch": scale.batch, "epochs": scale.epochs}
-    adjusting = run | {"off_policy_iterations": scale.iterations}
+    adjusting = run | {"off_policy.iterations": scale.iterations}
 
     def pdo(step: float) -> Arm:
         return Arm(f"pdo-{step:g}", f"PDO, step {step:g}", "pdo", run | {"dual_step": step})
@@ -452,7 +452,7 @@ def seconds_for(blocks: Sequence[Block], backend: str) -> float:
     total, compiled = 0.0, set()
     for block in blocks:
         options, seeds = block.arm.options, len(block.seeds)
-        iterations = int(options.get("off_policy_iterations", 0))
+        iterations = int(options.get("off_policy.iterations", 0))
         total += seeds * int(options["epochs"]) * int(options["batch"]) / speed.steps
         total += iterations * speed.iteration * (1 if speed.together else seeds)
         # Multipliers held fixed share a program; everything else is compiled anew, an adjustment by itself.

@@ -400,7 +400,9 @@ class _Runner:
             + _how_to_go_on(self.record.folder)
         )
 
-    def _note(self, epoch: int, metrics: dict[str, np.ndarray], adjusted: np.ndarray | None, elapsed: float) -> None:
+    def _note(
+        self, epoch: int, metrics: dict[str, np.ndarray], adjusted: dict[str, np.ndarray] | None, elapsed: float
+    ) -> None:
         done = len(next(iter(metrics.values())))
         each, first = elapsed / done, self.compiling
         self.epoch_seconds, self.compiling = 0.0 if first else each, False
@@ -410,14 +412,14 @@ class _Runner:
         for i in range(done):
             row = {name: value[i] for name, value in metrics.items()}
             if adjusted is not None and i == done - 1:
-                row["adjusted_multiplier"] = adjusted
+                row |= adjusted
             self.record.append(records.rows(row, epoch + i, self.seeds, (epoch + i + 1) * batch, each))
         self.history.add(metrics)
         left = None if first else (self.experiment.settings.epochs - epoch - done) * each
         means = {name: np.mean(value[-1], axis=0).tolist() for name, value in metrics.items()}
         self.progress.epoch(epoch + done, means, len(self.seeds) * batch / each, left)
 
-    def _adjust(self, state: loop.State) -> tuple[loop.State, np.ndarray]:
+    def _adjust(self, state: loop.State) -> tuple[loop.State, dict[str, np.ndarray]]:
         """The algorithm's adjustment, in pieces of about `REPORT_EVERY` seconds; its learner is saved as it goes."""
         total, size = self.adjuster.total, _PIECE
         learner, done = self._learner(state)
@@ -428,16 +430,18 @@ class _Runner:
             elapsed = time.perf_counter() - began
             done += size
             multiplier = np.asarray(learner.multiplier_mean)
+            multiplier = multiplier.reshape(len(self.seeds), -1, multiplier.shape[-1])
             if not np.all(np.isfinite(multiplier)):
-                self._fail(state, "off-policy multiplier", np.asarray(~np.isfinite(multiplier).all(axis=-1)))
-            shown = ", ".join(f"{value:.3g}" for value in multiplier.mean(axis=0))
-            self.progress.phase("training the multiplier off-policy", done, total, f"mean so far {shown}")
+                self._fail(state, "off-policy multiplier", np.asarray(~np.isfinite(multiplier).all(axis=(1, 2))))
+            shown = ", ".join(f"{value:.3g}" for value in np.median(multiplier, axis=1).mean(axis=0))
+            self.progress.phase("training the multiplier off-policy", done, total, f"so far {shown}")
             size = max(_PIECE, int(size * min(4.0, REPORT_EVERY / elapsed)) // _PIECE * _PIECE)
             if done < total and (self.stop.asked or self._time_to_save()):
                 self._save_learner(state, learner, done)
         self.progress.end_phase()
-        state, adjusted = self.adjuster.finish(state, learner)
-        return state, np.asarray(adjusted)
+        state, found = self.adjuster.finish(state, learner)
+        adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
+        return state, {name: np.asarray(value) for name, value in adjusted.items() if np.isfinite(value).all()}
 
     def _learner(self, state: loop.State) -> tuple[PyTree, int]:
         """The learner of an adjustment that was interrupted, with its iterations; or a fresh one."""
@@ -483,7 +487,7 @@ class _Runner:
 def history_of(stands: Standing) -> _History:
     """The metrics that a run has so far."""
     history = _History()
-    history.restore(stands.rows, skip={"epoch", "seed", "samples", "seconds", "adjusted_multiplier"})
+    history.restore(stands.rows, skip={"epoch", "seed", "samples", "seconds"} | runs.ADJUSTED)
     return history
 
 

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from apdo import files
 from apdo.errors import InvalidInput
 
+ADJUSTED = frozenset({"adjusted_multiplier", "adjusted_low", "adjusted_high"})
+"""What only the row of an epoch with an adjustment holds."""
+
 FORMAT = 2
 """The version of the run folder that is written now: every line and the description carry a checksum."""
 OLDEST = 1
@@ -217,7 +220,7 @@ def read_prefix(path: Path, description: dict[str, Any]) -> Prefix:
         except InvalidInput as error:
             complaint = str(error)
             break
-        shapes = {name: np.shape(value) for name, value in row.items() if name != "adjusted_multiplier"}
+        shapes = {name: np.shape(value) for name, value in row.items() if name not in ADJUSTED}
         if shapes != (first := first or shapes):
             complaint = f"{file}, line {number}: other metrics than in the first line."
             break
