@@ -24,6 +24,8 @@ def network(kind):
     layers = networks.mlp(jax.random.key(1), SIZE, (16, 8), ACTIONS)
     if kind == "gaussian":
         return gaussian.Policy(mean=layers, log_std=jnp.asarray([-1.0, 0.0, 0.5]))
+    if kind == "bounded":
+        return gaussian.Policy(mean=layers, log_std=jnp.asarray([-1.0, 0.0, 0.5]), bound=0.4)
     return categorical.Policy(logits=layers) if kind == "categorical" else deterministic.Policy(mean=layers)
 
 
@@ -69,7 +71,11 @@ def observations():
     return np.random.default_rng(0).normal(size=(50, SIZE)).astype(np.float32)
 
 
-KINDS = [(kind, normalised) for kind in ("gaussian", "categorical", "deterministic") for normalised in (False, True)]
+KINDS = [
+    (kind, normalised)
+    for kind in ("gaussian", "bounded", "categorical", "deterministic")
+    for normalised in (False, True)
+]
 
 
 @pytest.mark.parametrize(("kind", "normalised"), KINDS)

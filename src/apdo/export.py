@@ -5,6 +5,7 @@ Both are written from the same named arrays (docs/policies.md has the numpy-only
     format                      1
     kind                        gaussian, categorical or deterministic
     weight_0, bias_0, ...       affine layers, tanh between them
+    bound                       if the last layer's outputs are kept within ±bound by a tanh
     log_std                     of a Gaussian
     observation_mean, observation_std, observation_clip        if observations are normalised first
     action_shift, action_scale, action_low, action_high        if actions are mapped and clipped last
@@ -85,11 +86,7 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
         clip = np.asarray(arrays["observation_clip"], dtype=np.float32)
         extra |= {"clip_low": -clip, "clip_high": clip}
         x = node("Clip", [x, "clip_low", "clip_high"], "normalised")
-    for i in range(layers):
-        x = node("MatMul", [x, f"weight_{i}"], f"product_{i}")
-        x = node("Add", [x, f"bias_{i}"], f"sum_{i}")
-        if i < layers - 1:
-            x = node("Tanh", [x], f"hidden_{i}")
+    x = _network(node, x, layers, bounded="bound" in arrays)
     actions = arrays[f"bias_{layers - 1}"].shape[0]
     outputs = {"action": (TensorProto.FLOAT, ["batch", actions])}
     if kind == "categorical":
@@ -122,3 +119,17 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     onnx.checker.check_model(model)
     return model
+
+
+def _network(node: Callable[[str, list[str], str], str], x: str, layers: int, *, bounded: bool) -> str:
+    """The nodes of the layers, from the input's name to the output's."""
+    for i in range(layers):
+        x = node("MatMul", [x, f"weight_{i}"], f"product_{i}")
+        x = node("Add", [x, f"bias_{i}"], f"sum_{i}")
+        if i < layers - 1:
+            x = node("Tanh", [x], f"hidden_{i}")
+    if bounded:
+        x = node("Div", [x, "bound"], "shrunk")
+        x = node("Tanh", [x], "squashed")
+        x = node("Mul", [x, "bound"], "bounded")
+    return x

@@ -123,6 +123,8 @@ class Policy:
         named = {"format": np.asarray(export.FORMAT), "kind": np.asarray(kind)}
         for i, (weight, bias) in enumerate(zip(layers.weights, layers.biases, strict=True)):
             named |= {f"weight_{i}": np.asarray(weight), f"bias_{i}": np.asarray(bias)}
+        if isinstance(network, gaussian.Policy | deterministic.Policy) and network.bound:
+            own["bound"] = np.asarray(network.bound, dtype=np.float32)
         return named | own | around
 
     def _batch(self, observation: ArrayLike) -> tuple[np.ndarray, bool]:

@@ -1,11 +1,17 @@
 """APDO is PDO but for one jump."""
 
+import dataclasses
+
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from apdo import loop
 from apdo.algorithms import apdo, dual_estimate, pd_ddpg, pdo
 from apdo.core import critics, policies
+from apdo.errors import InvalidInput
 from problems import Reach, run, training_of
 
 SMALL = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
@@ -58,8 +64,6 @@ def test_the_buffer_holds_exactly_the_batches_up_to_the_adjustment():
 
 
 def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers():
-    from apdo import loop
-
     config = apdo.Config(k_adj=0, off_policy=OFF_POLICY, **SMALL)
     training = training_of(apdo, config, Reach(costs=2))
     state, _ = run(training_of(apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, **SMALL), Reach(costs=2)), [0], 1)
@@ -76,3 +80,73 @@ def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers():
     np.testing.assert_allclose(reported.low, middle - reach, rtol=1e-4)
     np.testing.assert_allclose(reported.high, middle + reach, rtol=1e-4)
     assert int(learner.iteration[0, 0]) == 150
+
+
+JUMP = {"adjust": "primal-dual", "policy": policies.Config(hidden=(8,), bound=2.0), "critic": SMALL["critic"]}
+ACTOR = dataclasses.replace(LEARNER, bound=2.0, action_noise=0.3)
+JUMPING = dual_estimate.Config(learner=ACTOR, members=2, iterations=100)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_an_actor_on_trial_becomes_the_policy_only_if_its_lagrangian_is_better(better):
+    """Reward a - 0.1 a² with |a| ≤ 2, cost [a]⁺ at a small price: pushing is better than pulling."""
+    config = apdo.Config(k_adj=0, off_policy=JUMPING, **JUMP)
+    training = training_of(apdo, config, Reach(costs=1), limits=(1.0,))
+    state, history = run(training, [0], 1)  # the jump follows this epoch
+    assert history[0]["actor_taken"][0] == 0.0
+    trial = state.algorithm.trial
+    assert bool(trial.on[0])
+    before = trial.before
+    np.testing.assert_allclose(np.exp(state.algorithm.policy.log_std), 0.3, rtol=1e-5)
+
+    def pushing(policy, push):
+        last = jnp.zeros_like(policy.mean.weights[-1]), jnp.full_like(policy.mean.biases[-1], push)
+        return eqx.tree_at(lambda p: (p.mean.weights[-1], p.mean.biases[-1]), policy, last)
+
+    candidate = pushing(state.algorithm.policy, 3.0 if better else -3.0)
+    small_price = jnp.full((1, 1), 0.01)
+    algorithm = eqx.tree_at(lambda s: (s.pdo.policy, s.pdo.multiplier.value), state.algorithm, (candidate, small_price))
+    # Copies: the compiled loop uses up what it is given.
+    expected = [np.array(leaf) for leaf in jax.tree.leaves(candidate if better else before)]
+    advance = loop.make_advance(training)
+    critic_before = np.array(algorithm.pdo.critic.networks.weights[0])
+    chunk = advance(loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch), jnp.asarray(1))
+    after = chunk.state.algorithm
+    assert bool(chunk.metrics["actor_taken"][0, 0]) == better
+    for ours, theirs in zip(jax.tree.leaves(after.policy), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    changed = not np.array_equal(after.pdo.critic.networks.weights[0], critic_before)
+    assert changed == better
+    np.testing.assert_allclose(after.pdo.multiplier.value, 0.01)
+    assert not bool(after.trial.on[0])
+
+
+def test_exploring_keeps_the_first_policy_until_the_adjustment_and_no_longer():
+    config = apdo.Config(k_adj=1, explore=True, off_policy=OFF_POLICY, **SMALL)
+    training = training_of(apdo, config, Reach(costs=2))
+    first = loop.start(training, [0]).algorithm.policy.mean.weights[0]
+    before, _ = run(training, [0], 1)
+    after, _ = run(training, [0], 4)
+    np.testing.assert_array_equal(before.algorithm.policy.mean.weights[0], first)
+    assert not np.array_equal(after.algorithm.policy.mean.weights[0], first)
+
+
+def test_the_adjustment_can_be_repeated():
+    due = apdo.adjustment.due
+    once, often = apdo.Config(k_adj=3), apdo.Config(k_adj=3, again_every=4)
+    assert [k for k in range(20) if due(once, k)] == [3]
+    assert [k for k in range(20) if due(often, k)] == [3, 7, 11, 15, 19]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"policy": policies.Config(hidden=(9,), bound=2.0)}, "policy's shape"),
+        ({"policy": policies.Config(hidden=(8,), bound=1.0)}, "to be the same"),
+        ({"off_policy": dataclasses.replace(JUMPING, learner=dataclasses.replace(ACTOR, action_noise=0.0))}, "above 0"),
+    ],
+)
+def test_an_actor_that_cannot_be_the_policy_is_refused_at_the_start(changes, told):
+    config = apdo.Config(**{"off_policy": JUMPING, **JUMP, **changes})
+    with pytest.raises(InvalidInput, match=told):
+        loop.start(training_of(apdo, config, Reach(costs=1)), [0])

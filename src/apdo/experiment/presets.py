@@ -9,6 +9,18 @@ _NETWORKS = {"policy.hidden": (64, 32), "policy.log_std": 0.0, "critic.hidden": 
 _TRPO_STEP = {"primal": "trpo"} | {f"primal.{name}": value for name, value in _TRUST_REGION.items()}
 _RUN = {"batch": 50_000, "epochs": 150}
 _PDO = _RUN | _NETWORKS | _TRPO_STEP | {"dual_step": 0.1, "initial_multiplier": 0.0}
+_FAST = {
+    "batch": 10_000,
+    "epochs": 60,
+    "k_adj": 4,
+    "adjust": "primal-dual",
+    "explore": True,
+    "primal": "ppo",
+    "policy.bound": 2.0,
+    "rule": "pid",
+    "rule.proportional": 20.0,
+    "dual_step": 2.0,
+}
 _DEMO = {"batch": 50_000, "epochs": 80}
 LEARNER = {
     "critic_hidden": (100, 100),
@@ -61,6 +73,10 @@ PRESETS = {
             | {"off_policy.iterations": 500_000, "off_policy.members": 1, "off_policy.spread": 1.0}
             | {f"off_policy.learner.{name}": value for name, value in LEARNER.items()},
         },
+    ),
+    "fast": Preset(
+        what="few samples: explore, jump in multiplier and policy, then small batches (docs/sample-efficiency.md)",
+        by_algorithm={"apdo": _FAST},
     ),
     "demo": Preset(
         what="a shorter run of any algorithm, for a first look on two CPU cores",

@@ -1,0 +1,168 @@
+"""The dependable learner's parts, each by its law, and what an ensemble says."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from apdo.algorithms import dual_estimate, pd_ddpg
+from apdo.core import replay
+from apdo.core.data import flatten
+from problems import Reach, problem_of, random_batch
+
+TASK = Reach(costs=2)
+PROBLEM = problem_of(TASK, 200, (0.3, 0.4))
+SMALL = {"critic_hidden": (8, 8), "actor_hidden": (8,), "minibatch": 16}
+PLAIN = pd_ddpg.Learner(**SMALL)
+DEPENDABLE = dataclasses.replace(dual_estimate.DEPENDABLE, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def buffer():
+    batch = random_batch(random.key(1), TASK, 10, 20)
+    return replay.insert(pd_ddpg.empty_buffer(PROBLEM, 1000), flatten(batch))
+
+
+@pytest.fixture(scope="module")
+def minibatch(buffer):
+    return replay.sample(buffer, random.key(2), (16,))
+
+
+def learn(config, problem, state, buffer, iterations, total=None):
+    run = jax.jit(lambda s, n: pd_ddpg.learn(config, problem, s, buffer, n, total))
+    return run(state, jnp.asarray(iterations))
+
+
+def test_critics_tell_the_time_only_where_the_horizon_ends_episodes():
+    s, a = jnp.ones((3, 2)), jnp.ones((3, 1))
+    early, late = jnp.zeros(3, dtype=jnp.int32), jnp.full(3, 4)
+    config = dataclasses.replace(PLAIN, clock=True)
+    seeing = pd_ddpg.start(config, PROBLEM, random.key(0)).learned
+    assert np.all(np.abs(seeing.q(s, a, early) - seeing.q(s, a, late)) > 1e-3)
+    endless = problem_of(Reach(costs=2, horizon_terminates=False), 200, (0.3, 0.4))
+    for own, problem in ((PLAIN, PROBLEM), (config, endless)):
+        blind = pd_ddpg.start(own, problem, random.key(0)).learned
+        np.testing.assert_array_equal(blind.q(s, a, early), blind.q(s, a, late))
+
+
+def test_noise_and_time_enter_the_targets_as_written(minibatch):
+    """y = r + γ Q'(s', μ'(s') + ε, t + 1), and the reward alone at the end of an episode."""
+    target = pd_ddpg.start(DEPENDABLE, PROBLEM, random.key(0)).target
+    noise = random.normal(random.key(5), (3, 16, 1))
+    draws = pd_ddpg.Draws(batch=minibatch, starts=None, noise=noise)
+    found = pd_ddpg.targets(PROBLEM, target, draws)
+    after = target.q(minibatch.next_observation, target.mu(minibatch.next_observation) + noise[0], minibatch.step + 1)
+    now = jnp.concatenate([minibatch.reward[None], minibatch.cost.T])
+    alive = ~np.asarray(minibatch.terminated)
+    assert 0 < alive.sum() < 16
+    np.testing.assert_allclose(found[:, alive], (now + PROBLEM.discount * after)[:, alive], rtol=1e-5)
+    np.testing.assert_allclose(found[:, ~alive], now[:, ~alive], rtol=1e-6)
+
+
+def test_a_bounded_actor_stays_within_its_bound_and_is_free_well_inside():
+    learned = pd_ddpg.start(dataclasses.replace(PLAIN, bound=2.0), PROBLEM, random.key(0)).learned
+    far = eqx.tree_at(lambda n: n.actor.biases[-1], learned, jnp.asarray([50.0]))
+    np.testing.assert_allclose(far.mu(jnp.ones((3, 2))), 2.0, rtol=1e-6)
+    near = eqx.tree_at(lambda n: n.actor.weights[-1], learned, 0.01 * learned.actor.weights[-1])
+    free = jax.vmap(near.actor)(jnp.ones((3, 2)))
+    np.testing.assert_allclose(near.mu(jnp.ones((3, 2))), free, rtol=1e-3)
+
+
+def test_a_heavy_cloning_weight_makes_the_actor_the_mean_of_what_was_done(buffer):
+    config = dataclasses.replace(PLAIN, cloning=1e4, actor_rate=1e-2)
+    state = learn(config, PROBLEM, pd_ddpg.start(config, PROBLEM, random.key(3)), buffer, 1500)
+    everything = replay.take(buffer, jnp.arange(200))
+    mu = np.asarray(state.learned.mu(everything.observation))
+    actions = np.asarray(everything.action)
+    assert np.mean((mu - actions) ** 2) < 1.02 * np.var(actions)
+    assert abs(mu.mean() - actions.mean()) < 0.1 * actions.std()
+
+
+def test_rates_are_multiplied_and_fall_to_their_last_share(minibatch, buffer):
+    draws = pd_ddpg.Draws(batch=minibatch, starts=None, noise=None)
+    state = pd_ddpg.start(dataclasses.replace(PLAIN, initial_multiplier=5.0), PROBLEM, random.key(0))
+    iterate = jax.jit(lambda rate: pd_ddpg.iterate(PLAIN, PROBLEM, state, draws, rate)[0])
+    whole, quarter = iterate(jnp.asarray(1.0)), iterate(jnp.asarray(0.25))
+    for part in (lambda s: s.learned.critics.biases[0], lambda s: s.learned.actor.biases[0]):
+        np.testing.assert_allclose(
+            part(quarter) - part(state), 0.25 * (part(whole) - part(state)), rtol=1e-3, atol=1e-8
+        )
+    step = whole.multiplier.value - state.multiplier.value
+    np.testing.assert_allclose(quarter.multiplier.value - state.multiplier.value, 0.25 * step, rtol=0.05)
+    # Over 1,000 iterations the last ones move a fiftieth of what the first did.
+    falling = dataclasses.replace(PLAIN, last_rate=0.001)
+    first = learn(falling, PROBLEM, state, buffer, 100, total=1000)
+    before = learn(falling, PROBLEM, state, buffer, 1000, total=1000)
+    after = learn(falling, PROBLEM, before, buffer, 100, total=1000)
+
+    def moved(one, other):
+        return np.linalg.norm(np.asarray(other.learned.critics.weights[0] - one.learned.critics.weights[0]))
+
+    assert moved(before, after) < 0.02 * moved(state, first)
+
+
+def test_the_estimate_is_the_mean_over_the_last_part_of_the_path(buffer):
+    config = dataclasses.replace(PLAIN, averaged=0.5)
+    run = jax.jit(lambda s: pd_ddpg.learn(config, PROBLEM, s, buffer, jnp.asarray(1), 400))
+    state, path = pd_ddpg.start(config, PROBLEM, random.key(0)), []
+    for _ in range(400):
+        state = run(state)
+        path.append(np.asarray(state.multiplier.value))
+    np.testing.assert_allclose(state.multiplier_mean, np.mean(path[200:], axis=0), rtol=1e-4)
+    assert abs(np.mean(path) - np.mean(path[200:])) > 0.01
+
+
+def test_members_differ_in_their_weights_evenly_in_the_logarithm():
+    config = dual_estimate.Config(learner=DEPENDABLE, members=4, spread=2.0)
+    members = dual_estimate.start(config, PROBLEM, random.key(0))
+    ratio = np.asarray(members.cloning) / DEPENDABLE.cloning
+    np.testing.assert_allclose(np.log2(ratio), [-0.75, -0.25, 0.25, 0.75], rtol=1e-5)
+    first = np.asarray(members.learned.actor.weights[0])
+    assert not np.allclose(first[0], first[1])
+
+
+def test_the_interval_is_the_spread_of_the_members_and_without_one_it_is_everything():
+    def members_at(values):
+        state = jax.vmap(lambda k: pd_ddpg.start(PLAIN, PROBLEM, k))(random.split(random.key(0), len(values)))
+        return eqx.tree_at(lambda s: s.multiplier_mean, state, jnp.asarray(values))
+
+    found = dual_estimate.estimate(members_at([[1.0, 0.1], [2.0, 0.1], [4.0, 0.1]]))
+    np.testing.assert_allclose(found.multiplier, [2.0, 0.1])
+    np.testing.assert_allclose(found.high - found.multiplier, [1.645 * np.std([1, 2, 4], ddof=1), 0.0], atol=1e-5)
+    assert found.low[0] == 0.0  # never below zero
+    alone = dual_estimate.estimate(members_at([[3.0, 1.0]]))
+    assert np.all(np.isinf(alone.high))
+    np.testing.assert_array_equal(alone.low, 0.0)
+
+
+def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits(buffer):
+    """Critics that say Q_R = a, Q_C = 2 a at any state: of actions 0.05, 0.14 and 3 the best within 0.3 is 0.14."""
+    problem = problem_of(Reach(costs=1), 200, (0.3,))
+    config = dual_estimate.Config(learner=pd_ddpg.Learner(critic_hidden=(1,), actor_hidden=(1,)), members=3)
+    state = dual_estimate.start(config, problem, random.key(0))
+    small = 1e-3  # where tanh is linear
+    critics = state.learned.critics
+    critics = eqx.tree_at(
+        lambda c: (c.weights, c.biases),
+        critics,
+        (
+            (
+                jnp.zeros_like(critics.weights[0]).at[:, :, 2, 0].set(small),
+                jnp.broadcast_to(jnp.asarray([1.0, 2.0])[None, :, None, None] / small, critics.weights[1].shape),
+            ),
+            tuple(jnp.zeros_like(bias) for bias in critics.biases),
+        ),
+    )
+    actor = eqx.tree_at(lambda a: a.weights[-1], state.learned.actor, jnp.zeros_like(state.learned.actor.weights[-1]))
+    actor = eqx.tree_at(lambda a: a.biases[-1], actor, jnp.asarray([[0.05], [0.14], [3.0]]))
+    learned = eqx.tree_at(lambda n: (n.critics, n.actor), state.learned, (critics, actor))
+    members = eqx.tree_at(lambda s: (s.learned, s.multiplier_mean), state, (learned, jnp.ones((3, 1))))
+    own = replay.insert(
+        pd_ddpg.empty_buffer(problem, 1000), flatten(random_batch(random.key(1), Reach(costs=1), 10, 20))
+    )
+    best = dual_estimate.best_actor(config, problem, members, own, random.key(0))
+    np.testing.assert_allclose(best.actor.biases[-1], [0.14])
