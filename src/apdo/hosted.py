@@ -158,7 +158,7 @@ class Actor:
 
 def _nothing(shape: jax.ShapeDtypeStruct) -> Array:
     """Zeros that nobody reads, and that the compiled program leaves out; keys are none of JAX's numbers."""
-    if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
         return random.split(random.key(0), shape.shape)
     return jnp.zeros(shape.shape, shape.dtype)
 

@@ -120,8 +120,11 @@ def test_a_goal_task_costs_one_inside_a_hazard_and_nothing_outside():
 
 @pytest.mark.parametrize(
     ("name", "terminates", "length"),
-    [("SafetyHopperVelocity-v1", True, None), ("SafetySwimmerVelocity-v1", False, 1000)]
-    + [("SafetyPointCircle1-v0", False, 500)],
+    [
+        ("SafetyHopperVelocity-v1", True, None),
+        ("SafetySwimmerVelocity-v1", False, 1000),
+        ("SafetyPointCircle1-v0", False, 500),
+    ],
 )
 def test_a_fall_terminates_and_the_last_step_truncates(name, terminates, length):
     copies = copies_of(name, 1)
@@ -186,10 +189,8 @@ def test_two_epochs_of_training_an_evaluation_and_a_policy_without_an_environmen
 
 
 def test_worker_processes_give_the_same_bits(tmp_path):
-    both = [
-        apdo.train("pdo", "SafetyPointGoal1-v0", out=tmp_path / w, **python(max_episode_steps=100, batch=400), workers=w)
-        for w in ("0", "2")
-    ]
+    options = python(max_episode_steps=100, batch=400)
+    both = [apdo.train("pdo", "SafetyPointGoal1-v0", out=tmp_path / w, **options, workers=w) for w in ("0", "2")]
     for name in ("return", "undiscounted_cost", "value_error"):
         np.testing.assert_array_equal(both[0].metrics[name], both[1].metrics[name])
 

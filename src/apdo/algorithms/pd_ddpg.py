@@ -149,6 +149,7 @@ def learn(
     config: Learner, problem: Problem, state: LearnerState, buffer: replay.Replay, iterations: Int[Array, ""]
 ) -> LearnerState:
     """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment."""
+    problem, share_of_total = steady(problem)
     starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
     end = state.iteration + iterations
 
@@ -173,9 +174,25 @@ def learn(
         after, multipliers, costs = jax.lax.fori_loop(0, count, one, (state, nothing, nothing))
         share = count / after.iteration
         mean = state.multiplier_mean + share * (multipliers / count - state.multiplier_mean)
-        return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, (mean, costs / count))
+        told = (mean, costs / (count * share_of_total))
+        return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, told)
 
     return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
+
+
+def steady(problem: Problem) -> tuple[Problem, float]:
+    """The problem as it looks from single transitions, and what a unit of its limits has become.
+
+    A total over T steps, after which the environment goes on unwatched, is no function of the state: with γ_c = 1 the
+    critics' targets grow for ever. In its place stands the cost discounted like the reward, against the same share of
+    the limit, (1 - γ^T) / ((1 - γ) T). A policy that costs as much in every step keeps both limits or neither.
+    """
+    gamma, steps = problem.discount, problem.horizon
+    if problem.cost_discount < 1.0 or not problem.truncates or gamma == 1.0:
+        return problem, 1.0
+    share = (1.0 - gamma**steps) / ((1.0 - gamma) * steps)
+    limits = tuple(share * limit for limit in problem.limits)
+    return dataclasses.replace(problem, cost_discount=gamma, limits=limits), share
 
 
 def iterate(

@@ -342,7 +342,8 @@ def five_values(outcome: Any) -> tuple[Any, Any, Any, Any, Any]:  # noqa: ANN401
             return outcome
         if len(outcome) == 6:
             observation, reward, cost, terminated, truncated, info = outcome
-            return observation, reward, terminated, truncated, {**(info if isinstance(info, dict) else {}), "cost": cost}
+            said = info if isinstance(info, dict) else {}
+            return observation, reward, terminated, truncated, {**said, "cost": cost}
     given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
     raise NoStep(f"step returned {given} where (observation, reward, terminated, truncated, info) are due")
 

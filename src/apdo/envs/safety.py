@@ -9,14 +9,17 @@ starry sky, which only a camera sees. `make` leaves the pictures out where there
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import inspect
 import io
+import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import IO, Any, TypeAlias, TypeVar
@@ -41,6 +44,10 @@ class Family:
     title: str
     module: str
     ids: re.Pattern[str]
+    parts: tuple[str, ...]
+    """What to import."""
+    stderr: Callable[[], IO[str] | None]
+    """What is to stand for `sys.stderr` meanwhile."""
     install: str
     """The commands that bring it, with pip."""
     packages: tuple[str, ...]
@@ -51,6 +58,9 @@ SAFETY_GYMNASIUM = Family(
     title="Safety-Gymnasium",
     module="safety_gymnasium",
     ids=re.compile(r"Safety\w+-v\d+", re.ASCII),
+    parts=("safety_gymnasium",),
+    # Its dependencies print notices about tasks of theirs that are none of these, in every worker again.
+    stderr=io.StringIO,
     install="pip install 'apdo[safety-gymnasium-pip]' && "
     "pip install --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2",
     packages=("gymnasium", "safety-gymnasium", "mujoco", "numpy"),
@@ -59,6 +69,9 @@ BULLET = Family(
     title="Bullet-Safety-Gym",
     module="bullet_safety_gym",
     ids=re.compile(r"Safety(?:Ball|Car|Drone|Ant)(?:Reach|Push|Circle|Run|Gather)-v\d+", re.ASCII),
+    parts=("bullet_safety_gym", "bullet_safety_gym.envs.builder"),
+    # It holds back what its engine prints by C's name for the stream, which a notebook's or a test's stream lacks.
+    stderr=lambda: sys.__stderr__,
     install="pip install pybullet && pip install --no-deps bullet-safety-gym==1.4.0",
     packages=("gymnasium", "bullet-safety-gym", "pybullet"),
 )
@@ -95,26 +108,29 @@ def load(family: Family, name: str = "") -> ModuleType:
         where = "" if sys.version_info[:2] <= _NEWEST else f" (in Python {newest}; this is {this})"
         raise InvalidInput(f"{needs}, which is not installed: {family.install}{where}")
     try:
-        # Its dependencies print notices about tasks of theirs that are none of these, in every worker again.
-        with array_defaults(), contextlib.redirect_stderr(io.StringIO()):
-            return importlib.import_module(family.module)
+        with array_defaults(), contextlib.redirect_stderr(family.stderr()):
+            for part in family.parts:
+                importlib.import_module(part)
+            if family is BULLET:
+                vars(importlib.import_module(family.parts[-1]))["RedirectStream"] = _silent
     except Exception as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".rstrip(": .")
         raise InvalidInput(
             f"{needs}, which is installed but cannot be imported ({said}); "
             f"what it goes with is brought, into an environment of its own, by: {family.install}"
         ) from error
+    return sys.modules[family.module]
 
 
 def make(family: Family, name: str) -> Env:
     """The environment of an id, without its package's checks of every step."""
     own = name.rpartition(":")[2]
-    return _settled(without_sky(_maker(load(family, name), own)(own, disable_env_checker=True)))
+    return _made(_maker(load(family, name), own), own)
 
 
 def make_again(family: Family, spec: Spec) -> Env:
     """Another environment like the one that has this specification."""
-    return _settled(without_sky(_maker(load(family, spec.id), spec.id)(spec, disable_env_checker=True)))
+    return _made(_maker(load(family, spec.id), spec.id), spec)
 
 
 def _maker(package: ModuleType, name: str) -> Callable[..., Env]:
@@ -122,6 +138,13 @@ def _maker(package: ModuleType, name: str) -> Callable[..., Env]:
     gymnasium = importlib.import_module("gymnasium")
     is_safe = package.__name__ == SAFETY_GYMNASIUM.module and "Gymnasium-" not in name
     return package.make if is_safe else gymnasium.make
+
+
+def _made(maker: Callable[..., Env], what: str | Spec) -> Env:
+    with warnings.catch_warnings():
+        # Bullet's spaces have bounds that their own type cannot hold, and become infinite as they are meant to be.
+        warnings.filterwarnings("ignore", message="overflow encountered in cast", category=RuntimeWarning)
+        return _settled(without_sky(maker(what, disable_env_checker=True)))
 
 
 def _settled(env: Env) -> Env:
@@ -136,11 +159,11 @@ def _settled(env: Env) -> Env:
 
 def without_sky(env: Env) -> Env:
     """The same environment with a sky of one colour, unless it is looked at by a camera."""
-    task = getattr(env.unwrapped, "task", None)
+    task: Any = getattr(env.unwrapped, "task", None)
     build = getattr(task, "_build", None)
     if build is None or getattr(task, "observe_vision", True) or env.render_mode is not None:
         return env
-    world = importlib.import_module("safety_gymnasium.world")
+    world: Any = importlib.import_module("safety_gymnasium.world")
 
     def quicker() -> None:
         real, world.yaml = world.yaml, _PlainSky
@@ -170,6 +193,20 @@ def _assets(path: str) -> dict[str, Any]:
         assets = yaml.safe_load(file)
     assets["textures"]["skybox"] = {"@type": "skybox", "@builtin": "flat", "@width": "8", "@height": "48"}
     return assets
+
+
+@contextlib.contextmanager
+def _silent(stream: IO[str]) -> Iterator[None]:  # noqa: ARG001
+    """While entered, what compiled code prints to the standard output is dropped, whatever `sys.stdout` is."""
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
