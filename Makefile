@@ -1,10 +1,11 @@
 PYTHON ?= python3
 PYTHON311 ?= python3.11
+TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-safety-gymnasium test-bullet check bench theory ground-truth real-problems \
-  benchmarks-safety torture clean
+.PHONY: demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
+  real-problems benchmarks-safety torture clean
 
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
@@ -19,6 +20,10 @@ test-slow: .venv/test
 test-safety-gymnasium: .venv-safety/ready
 	.venv-safety/bin/python -m pytest tests/safety/test_safety_gymnasium.py tests/safety/test_safety_benchmark.py \
 	  tests/envs/test_safety.py tests/envs/test_host.py tests/envs/test_spaces.py
+
+# The JAX-native environments before stable-baselines3's checker.
+test-stable-baselines3: .venv-sb3/ready
+	.venv-sb3/bin/python -m pytest tests/envs/test_native.py -k stable_baselines
 
 # Bullet-Safety-Gym's, with a new one.
 test-bullet: .venv-bullet/ready
@@ -55,7 +60,7 @@ torture: .venv/run
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.torture --jobs $(JOBS)
 
 clean:
-	rm -rf .venv .venv-safety .venv-bullet
+	rm -rf .venv .venv-safety .venv-bullet .venv-sb3
 
 # One virtual environment, in three fillings; each is made again when the dependencies change.
 .venv/bin/python:
@@ -95,4 +100,9 @@ clean:
 	$(PYTHON311) -m venv .venv-bullet
 	.venv-bullet/bin/pip install --quiet --disable-pip-version-check --editable '.[gymnasium]' pybullet pytest beartype
 	.venv-bullet/bin/pip install --quiet --disable-pip-version-check --no-deps bullet-safety-gym==1.4.0
+	@touch $@
+
+.venv-sb3/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-sb3
+	.venv-sb3/bin/pip install --quiet --disable-pip-version-check '$(TORCH)' stable-baselines3 pytest beartype --editable '.[gymnasium]'
 	@touch $@

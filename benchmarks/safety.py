@@ -40,6 +40,8 @@ class Task:
     seeds: tuple[int, ...]
     published: dict[str, str]
     """Algorithm ↦ OmniSafe's return and cost after ten million steps."""
+    k_adj: int
+    """The epoch of APDO's adjustment: the data must have met the costs by then."""
     dual: dict[str, Any]
     """Gains of the multiplier's rule, by the size of the costs and rewards."""
     learner: dict[str, Any]
@@ -56,8 +58,9 @@ TASKS = {
             "pdo": "2884.68 ± 77.47 / 9.04 ± 11.83 (TRPOLag)",
             "cpo": "2786.48 ± 173.45 / 4.70 ± 6.72 (CPO)",
         },
-        dual={"dual_step": 0.004, "rule.proportional": 0.01},
-        learner={"dual_rate": 1e-4, "rule.proportional": 0.1},
+        k_adj=34,
+        dual={"dual_step": 0.04, "rule.proportional": 0.1},
+        learner={"dual_rate": 2e-4, "rule.proportional": 0.1},
     ),
     "pointgoal": Task(
         title="Point robot, goal and hazards",
@@ -69,7 +72,8 @@ TASKS = {
             "pdo": "18.51 ± 3.83 / 22.98 ± 8.45 (TRPOLag)",
             "cpo": "20.46 ± 1.38 / 28.84 ± 7.76 (CPO)",
         },
-        dual={"dual_step": 0.0005, "rule.proportional": 0.002},
+        k_adj=9,
+        dual={"dual_step": 0.002, "rule.proportional": 0.01},
         learner={"dual_rate": 2e-5, "rule.proportional": 0.02},
     ),
 }
@@ -92,7 +96,6 @@ TRUST_REGION = {"radius": 0.01, "iterations": 15, "damping": 0.1, "fraction": 1.
 """OmniSafe's."""
 PRIMAL = {f"primal.{name}": value for name, value in TRUST_REGION.items()}
 SEARCH = {f"search.{name}": value for name, value in TRUST_REGION.items()}
-K_ADJ = 9
 LEARNER = {"critic_hidden": (64, 64), "actor_hidden": (64, 64), "target_rate": 0.01, "rule": "pid"}
 ALGORITHMS = {"apdo": "APDO", "pdo": "PDO", "cpo": "CPO", "trpo": "TRPO (no limit)"}
 
@@ -106,7 +109,8 @@ def options_of(algorithm: str, task: Task) -> dict[str, Any]:
     found = RUN | PRIMAL | {"rule": "pid"} | task.dual
     if algorithm == "apdo":
         learner = LEARNER | task.learner
-        found |= {"k_adj": K_ADJ, "off_policy_iterations": 30_000}
+        # The last five batches only: what earlier policies did says little of where the limit binds.
+        found |= {"k_adj": task.k_adj, "off_policy_iterations": 30_000, "replay_capacity": 5 * BATCH}
         found |= {f"off_policy.{name}": value for name, value in learner.items()}
     return found
 
@@ -126,7 +130,7 @@ def train(task: str, algorithm: str, seed: int, steps: int, out: Path) -> None:
     case = TASKS[task]
     folder = RUNS / f"{task}-{algorithm}-{seed}-{steps}"
     changes = {name.replace(".", "__"): value for name, value in options_of(algorithm, case).items()}
-    epochs = max(K_ADJ + 2 if algorithm == "apdo" else 1, round(steps / BATCH))
+    epochs = max(case.k_adj + 2 if algorithm == "apdo" else 1, round(steps / BATCH))
     began = time.perf_counter()
     result = apdo.train(
         algorithm, case.environment, out=folder, seed=seed, epochs=epochs, quiet=True, resume=True, **changes
