@@ -5,13 +5,14 @@
     python -m benchmarks.safety --table                  the document alone, from what is there
 
 A run's curves go to results/benchmarks, one small JSON file for each task, algorithm and seed. What is there is not run
-again, unless more steps are asked for: a run folder goes on where it stopped. Python 3.11 and Safety-Gymnasium are
-needed to train (docs/environments.md), not to draw.
+again, unless more steps are asked for; a run that was interrupted goes on from its folder in runs/benchmarks. To train,
+Python 3.11 and Safety-Gymnasium are needed (docs/environments.md); to draw, they are not.
 """
 
 import argparse
 import concurrent.futures
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
@@ -65,7 +66,7 @@ TASKS = {
     "pointgoal": Task(
         title="Point robot, goal and hazards",
         environment="SafetyPointGoal1-v0",
-        steps=500_000,
+        steps=400_000,
         seeds=(0,),
         published={
             "trpo": "27.20 / 45.88 (TRPO)",
@@ -128,8 +129,10 @@ def train(task: str, algorithm: str, seed: int, steps: int, out: Path) -> None:
     import apdo
 
     case = TASKS[task]
-    folder = RUNS / f"{task}-{algorithm}-{seed}-{steps}"
     changes = {name.replace(".", "__"): value for name, value in options_of(algorithm, case).items()}
+    # By the options too: a run with others does not go on from this one.
+    mark = hashlib.sha256(json.dumps([changes, steps], sort_keys=True).encode()).hexdigest()[:8]
+    folder = RUNS / f"{task}-{algorithm}-{seed}-{mark}"
     epochs = max(case.k_adj + 2 if algorithm == "apdo" else 1, round(steps / BATCH))
     began = time.perf_counter()
     result = apdo.train(
@@ -169,13 +172,14 @@ def adjusted(folder: Path) -> float | None:
     return float(f"{seen[0]:.5g}") if len(seen) else None
 
 
-def train_apart(task: str, algorithm: str, seed: int, steps: int, out: Path) -> str:
-    """One run in a process of its own, with one thread of its own where several run at a time."""
+def train_apart(task: str, algorithm: str, seed: int, steps: int, out: Path) -> bool:
+    """One run in a process of its own; whether it came to its end."""
     began = time.perf_counter()
     words = ["--job", task, algorithm, str(seed), str(steps), "--out", str(out)]
     done = subprocess.run([sys.executable, "-m", "benchmarks.safety", *words], capture_output=True, text=True)
     outcome = "done" if done.returncode == 0 else "FAILED: " + done.stderr.strip().splitlines()[-1]
-    return f"{task} {algorithm} seed {seed}: {outcome} in {time.perf_counter() - began:.0f} s"
+    print(f"{task} {algorithm} seed {seed}: {outcome} in {time.perf_counter() - began:.0f} s", flush=True)
+    return done.returncode == 0
 
 
 def gather(task: str, out: Path) -> dict[str, list[dict[str, Any]]]:
@@ -279,6 +283,7 @@ def main() -> None:
         wrong = [name for name in chosen if name not in known]
         if wrong:
             parser.error(f"unknown: {', '.join(wrong)}; known: {', '.join(known)}")
+    failed = False
     if not given.table:
         # Seeds first, so that an interrupted benchmark has something of every algorithm.
         wanted = [
@@ -290,10 +295,11 @@ def main() -> None:
         wanted = [job for job in wanted if steps_there(path_of(*job[:3], given.out)) < job[3]]
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-            for i, line in enumerate(pool.map(lambda job: train_apart(*job), wanted), start=1):
-                print(f"[{i}/{len(wanted)}] {line}", flush=True)
+            done = list(pool.map(lambda job: train_apart(*job), wanted))
+        failed = not all(done)
     if given.out == RESULTS:
         write_document(given.out)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":
