@@ -227,7 +227,9 @@ def draw(task: str, out: Path, suffix: str = ".svg") -> None:
     with matplotlib.rc_context(plot.LOOK):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
         panels = figure.subplots(1, 3)
-        for (algorithm, runs), colour in zip(gather(task, out).items(), plot.COLOURS, strict=False):
+        found = gather(task, out)
+        highest = max(max(run["cost"]) for runs in found.values() for run in runs)
+        for (algorithm, runs), colour in zip(found.items(), plot.COLOURS, strict=False):
             for panel, name in zip(panels, ("return", "cost", "multiplier"), strict=True):
                 curves = [run[name] for run in runs if run[name] is not None]
                 if not curves:
@@ -238,7 +240,9 @@ def draw(task: str, out: Path, suffix: str = ".svg") -> None:
                 panel.plot(x, np.mean(curves, axis=0), color=colour, linewidth=1.8, label=ALGORITHMS[algorithm])
         panels[1].axhline(LIMIT, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
         panels[1].set_yscale("symlog", linthresh=50)
-        panels[1].set_ylim(bottom=0)
+        panels[1].set_yticks([0, 10, 25, 50, 100, 200, 400, 800], ["0", "10", "25", "50", "100", "200", "400", "800"])
+        panels[1].minorticks_off()
+        panels[1].set_ylim(0, 1.15 * max(60.0, highest))
         for panel, title in zip(panels, ("return per episode", "cost per episode", "multiplier"), strict=True):
             panel.set_title(title, loc="left", fontweight="bold")
             panel.set_xlabel("million steps")
