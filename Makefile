@@ -19,7 +19,7 @@ test-slow: .venv/test
 # Safety-Gymnasium's tasks, and the bridge with the old Gymnasium that they need.
 test-safety-gymnasium: .venv-safety/ready
 	.venv-safety/bin/python -m pytest tests/safety/test_safety_gymnasium.py tests/safety/test_safety_benchmark.py \
-	  tests/envs/test_safety.py tests/envs/test_host.py tests/envs/test_spaces.py
+	  tests/envs/test_safety.py tests/envs/test_host.py
 
 # The JAX-native environments before stable-baselines3's checker.
 test-stable-baselines3: .venv-sb3/ready

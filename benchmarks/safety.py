@@ -67,15 +67,15 @@ TASKS = {
         title="Point robot, goal and hazards",
         environment="SafetyPointGoal1-v0",
         steps=400_000,
-        seeds=(0,),
+        seeds=(0, 1),
         published={
             "trpo": "27.20 / 45.88 (TRPO)",
             "pdo": "18.51 ± 3.83 / 22.98 ± 8.45 (TRPOLag)",
             "cpo": "20.46 ± 1.38 / 28.84 ± 7.76 (CPO)",
         },
         k_adj=9,
-        dual={"dual_step": 0.002, "rule.proportional": 0.01},
-        learner={"dual_rate": 2e-5, "rule.proportional": 0.02},
+        dual={"dual_step": 0.0002, "rule.proportional": 0.001},
+        learner={"dual_rate": 2e-6, "rule.proportional": 0.002},
     ),
 }
 RUN: dict[str, Any] = {
