@@ -229,15 +229,18 @@ def draw(task: str, out: Path, suffix: str = ".svg") -> None:
         panels = figure.subplots(1, 3)
         found = gather(task, out)
         highest = max(max(run["cost"]) for runs in found.values() for run in runs)
-        for (algorithm, runs), colour in zip(found.items(), plot.COLOURS, strict=False):
+        colours = dict(zip(ALGORITHMS, plot.COLOURS, strict=False))
+        for algorithm, runs in found.items():
             for panel, name in zip(panels, ("return", "cost", "multiplier"), strict=True):
                 curves = [run[name] for run in runs if run[name] is not None]
                 if not curves:
                     continue
                 x = runs[0]["batch"] * np.arange(1, len(curves[0]) + 1) / 1e6
                 for curve in curves:
-                    panel.plot(x, curve, color=colour, alpha=0.3, linewidth=0.8)
-                panel.plot(x, np.mean(curves, axis=0), color=colour, linewidth=1.8, label=ALGORITHMS[algorithm])
+                    panel.plot(x, curve, color=colours[algorithm], alpha=0.3, linewidth=0.8)
+                panel.plot(
+                    x, np.mean(curves, axis=0), color=colours[algorithm], linewidth=1.8, label=ALGORITHMS[algorithm]
+                )
         panels[1].axhline(LIMIT, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
         panels[1].set_yscale("symlog", linthresh=50)
         panels[1].set_yticks([0, 10, 25, 50, 100, 200, 400, 800], ["0", "10", "25", "50", "100", "200", "400", "800"])
