@@ -1,8 +1,11 @@
 PYTHON ?= python3
+PYTHON311 ?= python3.11
+TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow check bench theory ground-truth real-problems torture clean
+.PHONY: demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
+  real-problems benchmarks-safety torture clean
 
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
@@ -12,6 +15,19 @@ test: .venv/test .venv/browser
 
 test-slow: .venv/test
 	$(BIN)/python -m pytest -m slow
+
+# Safety-Gymnasium's tasks, and the bridge with the old Gymnasium that they need.
+test-safety-gymnasium: .venv-safety/ready
+	.venv-safety/bin/python -m pytest tests/safety/test_safety_gymnasium.py tests/safety/test_safety_benchmark.py \
+	  tests/envs/test_safety.py tests/envs/test_host.py
+
+# The JAX-native environments before stable-baselines3's checker.
+test-stable-baselines3: .venv-sb3/ready
+	.venv-sb3/bin/python -m pytest tests/envs/test_native.py -k stable_baselines
+
+# Bullet-Safety-Gym's, with a new one.
+test-bullet: .venv-bullet/ready
+	.venv-bullet/bin/python -m pytest tests/safety/test_bullet.py
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -35,12 +51,16 @@ ground-truth: .venv/run
 real-problems: .venv/run
 	$(BIN)/python -m benchmarks.real_problems
 
+# APDO, PDO, CPO and TRPO on Safety-Gymnasium's tasks; the tables and figures of docs/benchmarks.md.
+benchmarks-safety: .venv-safety/ready
+	.venv-safety/bin/python -m benchmarks.safety --jobs $(JOBS)
+
 # Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
 torture: .venv/run
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.torture --jobs $(JOBS)
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-safety .venv-bullet .venv-sb3
 
 # One virtual environment, in three fillings; each is made again when the dependencies change.
 .venv/bin/python:
@@ -65,4 +85,24 @@ clean:
 
 .venv/dev: .venv/test
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# Environments of their own: these packages need Python 3.11, and pip is told to overlook pins that no longer fit.
+.venv-safety/ready: pyproject.toml
+	@$(PYTHON311) --version >/dev/null || { echo "Safety-Gymnasium needs Python 3.11: make PYTHON311=... $@"; exit 1; }
+	$(PYTHON311) -m venv .venv-safety
+	.venv-safety/bin/pip install --quiet --disable-pip-version-check --editable '.[safety-gymnasium-pip]' pytest beartype
+	.venv-safety/bin/pip install --quiet --disable-pip-version-check --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2
+	@touch $@
+
+.venv-bullet/ready: pyproject.toml
+	@$(PYTHON311) --version >/dev/null || { echo "PyBullet has wheels for Python 3.11: make PYTHON311=... $@"; exit 1; }
+	$(PYTHON311) -m venv .venv-bullet
+	.venv-bullet/bin/pip install --quiet --disable-pip-version-check --editable '.[gymnasium]' pybullet pytest beartype
+	.venv-bullet/bin/pip install --quiet --disable-pip-version-check --no-deps bullet-safety-gym==1.4.0
+	@touch $@
+
+.venv-sb3/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-sb3
+	.venv-sb3/bin/pip install --quiet --disable-pip-version-check '$(TORCH)' stable-baselines3 pytest beartype --editable '.[gymnasium]'
 	@touch $@

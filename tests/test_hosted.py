@@ -73,3 +73,33 @@ def test_acting_is_handed_what_it_reads_and_does_what_the_algorithm_does(algorit
             expected, _ = training.algorithm.act(training.config, own, memory, jnp.asarray(seen[n]), keys[n])
             np.testing.assert_allclose(actions[n], expected, rtol=1e-5, atol=1e-6)
     assert len(actor._read) < len(jax.tree.leaves(state))
+
+
+def test_a_deterministic_evaluation_leaves_the_policys_deviation_unread_and_its_noise_out():
+    training = training_of("pdo")
+    policy = training.algorithm.learned_policy(jax.tree.map(lambda leaf: leaf[0], loop.start(training, [3]).algorithm))
+    seen = []
+
+    def played(deterministic, key):
+        actions = []
+        copies = hosted.open_copies(training, 2)
+        step = copies.step
+
+        def noting(*, last):
+            actions.append(copies.arrays.action.copy())
+            step(last=last)
+
+        copies.step = noting
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hosted, "open_copies", lambda *_: copies)
+            totals = hosted.play(training, policy, jax.random.key(key), 2, np.ones(3), deterministic)
+        seen.append(np.stack(actions))
+        return totals
+
+    # By hand: three steps in an episode, which earn 1 + 2 + 3 and cost half of that, whatever is done.
+    for deterministic, key in ((True, 0), (True, 0), (False, 0), (False, 1)):
+        np.testing.assert_array_equal(played(deterministic, key), [[6.0, 3.0, 3.0]] * 2)
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert np.abs(seen[0]).max() < 0.5
+    assert not np.array_equal(seen[2], seen[3])
+    assert np.abs(seen[2] - seen[0]).max() > 0.5

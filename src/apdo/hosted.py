@@ -149,9 +149,18 @@ class Actor:
 
         def on_what_is_read(own: list[Array], memory: PyTree, observation: Array, keys: Array) -> tuple[Array, PyTree]:
             given = dict(zip(self._read, own, strict=True))
-            return on_batch([given.get(i, shape) for i, shape in enumerate(shapes)], memory, observation, keys)
+            # What is not read must still be of its type: shapes are checked where a distribution is made of it.
+            leaves = [given[i] if i in given else _nothing(shape) for i, shape in enumerate(shapes)]
+            return on_batch(leaves, memory, observation, keys)
 
         self._compiled = jax.jit(on_what_is_read)
+
+
+def _nothing(shape: jax.ShapeDtypeStruct) -> Array:
+    """Zeros that nobody reads, and that the compiled program leaves out; keys are none of JAX's numbers."""
+    if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+        return random.split(random.key(0), shape.shape)
+    return jnp.zeros(shape.shape, shape.dtype)
 
 
 def spread(memory: PyTree, environments: int) -> PyTree:

@@ -132,7 +132,9 @@ def test_the_interval_is_the_spread_of_the_members_and_without_one_it_is_everyth
 
     found = dual_estimate.estimate(members_at([[1.0, 0.1], [2.0, 0.1], [4.0, 0.1]]))
     np.testing.assert_allclose(found.multiplier, [2.0, 0.1])
-    np.testing.assert_allclose(found.high - found.multiplier, [1.645 * np.std([1, 2, 4], ddof=1), 0.0], atol=1e-5)
+    np.testing.assert_allclose(
+        found.high - found.multiplier, np.array([1.645 * np.std([1, 2, 4], ddof=1), 0.0]), atol=1e-5
+    )
     assert found.low[0] == 0.0  # never below zero
     alone = dual_estimate.estimate(members_at([[3.0, 1.0]]))
     assert np.all(np.isinf(alone.high))

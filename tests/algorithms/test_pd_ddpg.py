@@ -1,5 +1,6 @@
 """Primal-dual DDPG: its targets, its three updates, its average, its exploration."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -172,3 +173,38 @@ def test_with_an_environment_it_explores_around_its_actor_and_learns_a_simple_ta
     ]
     assert np.std(noisy) == pytest.approx(0.3, rel=0.4)
     assert np.mean(noisy) == pytest.approx(float(actor(jnp.zeros(2)).mode()[0]), abs=0.2)
+
+
+TOTAL = dataclasses.replace(PROBLEM, cost_discount=1.0, truncates=True)
+
+
+def test_a_total_over_truncated_episodes_is_learned_as_the_discounted_cost_of_the_same_rate():
+    """With a cost of 1 in every step, the total of T steps meets a limit of T exactly where the discounted one does."""
+    total = dataclasses.replace(TOTAL, discount=0.9, horizon=15, limits=(15.0, 3.0))
+    seen, share = pd_ddpg.steady(total)
+    assert seen.cost_discount == 0.9
+    np.testing.assert_allclose(seen.limits[0], sum(0.9**t for t in range(15)), rtol=1e-12)
+    np.testing.assert_allclose(np.divide(seen.limits, share), total.limits, rtol=1e-12)
+    for same in (
+        dataclasses.replace(total, cost_discount=0.9),
+        dataclasses.replace(total, truncates=False),
+        dataclasses.replace(total, discount=1.0),
+    ):
+        assert pd_ddpg.steady(same) == (same, 1.0)
+
+
+def test_the_critics_of_a_total_settle_at_what_an_episode_costs():
+    """Every step costs 1 and no episode terminates: critics with γ_c = 1 would have grown by as many as were made."""
+    total = dataclasses.replace(TOTAL, discount=0.8, horizon=30, limits=(40.0, 40.0))
+    batch = random_batch(random.key(1), TASK, 10, 20)
+    batch = dataclasses.replace(
+        batch, cost=jnp.ones_like(batch.cost), terminated=jnp.zeros_like(batch.terminated), reward=0 * batch.reward
+    )
+    held = replay.insert(pd_ddpg.empty_buffer(total, 1000), flatten(batch))
+    config = dataclasses.replace(CONFIG, target_rate=0.05, actor_rate=1e-9)
+    learner = pd_ddpg.start(config, total, random.key(0))
+    costs = [
+        np.asarray((learner := pd_ddpg.learn(config, total, learner, held, jnp.asarray(n))).critic_cost)
+        for n in (3000, 1000)
+    ]
+    np.testing.assert_allclose(costs, 30.0, rtol=0.1)

@@ -214,6 +214,7 @@ def learn(
 
     Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged.
     """
+    problem, share_of_total = steady(problem)
     starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
     end = state.iteration + iterations
     unaveraged = 0 if total is None else int((1.0 - config.averaged) * total) // BLOCK * BLOCK
@@ -231,8 +232,9 @@ def learn(
         nothing = jnp.zeros_like(state.multiplier_mean)
         after, multipliers, costs = jax.lax.fori_loop(0, count, one, (state, nothing, nothing))
         share = count / jnp.maximum(after.iteration - unaveraged, count)
-        mean = state.multiplier_mean + share * (multipliers / count - state.multiplier_mean)
-        return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, (mean, costs / count))
+        mean = state.multiplier_mean + share * (share_of_total * multipliers / count - state.multiplier_mean)
+        told = (mean, costs / (count * share_of_total))
+        return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, told)
 
     return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
 
@@ -246,6 +248,22 @@ def working_bytes(config: Learner, problem: Problem) -> int:
 def working_memory(config: "Config", problem: Problem) -> int:
     """Bytes that an epoch needs besides the state and the batch."""
     return working_bytes(config.learner, problem)
+
+
+def steady(problem: Problem) -> tuple[Problem, float]:
+    """The problem as it looks from single transitions, and what a unit of its limits has become.
+
+    A total over T steps, after which the environment goes on unwatched, is no function of the state: with γ_c = 1 the
+    critics' targets grow for ever. In its place stands the cost discounted like the reward, against the same share of
+    the limit, (1 - γ^T) / ((1 - γ) T). A policy that costs as much in every step keeps both limits or neither; and a
+    price of that discounted cost is one of the total when multiplied by the share.
+    """
+    gamma, steps = problem.discount, problem.horizon
+    if problem.cost_discount < 1.0 or not problem.truncates or gamma == 1.0:
+        return problem, 1.0
+    share = (1.0 - gamma**steps) / ((1.0 - gamma) * steps)
+    limits = tuple(share * limit for limit in problem.limits)
+    return dataclasses.replace(problem, cost_discount=gamma, limits=limits), share
 
 
 def _draw(
@@ -402,7 +420,7 @@ def step(
     iterations = jnp.asarray(max(1, round(config.updates * problem.batch)))
     learner = learn(config.learner, problem, state.learner, buffer, iterations)
     metrics = on_policy.measure(problem, batch) | {
-        "multiplier": learner.multiplier.value,
+        "multiplier": steady(problem)[1] * learner.multiplier.value,
         "multiplier_mean": learner.multiplier_mean,
         "critic_cost": learner.critic_cost,
     }

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from apdo.envs import OBJECT, expressions, host, spaces
+from apdo.envs import OBJECT, expressions, host, safety, spaces
 from apdo.errors import InvalidInput, unknown
 from apdo.options import OURS, option
 
@@ -235,12 +235,10 @@ def _first_steps(name: str, env: host.Env, action: Any) -> tuple[Any, Any, float
         began = time.perf_counter()
         outcome = _call(name, lambda: env.step(action), "step")
         seconds.append(time.perf_counter() - began)
-        if not isinstance(outcome, tuple) or len(outcome) != 5:
-            given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
-            raise InvalidInput(
-                f"{name}: step returned {given} where (observation, reward, terminated, truncated, info) are due."
-            )
-        after, _, terminated, truncated, info = outcome
+        try:
+            after, _, terminated, truncated, info = host.five_values(outcome)
+        except host.NoStep as error:
+            raise InvalidInput(f"{name}: {error}.") from None
         if terminated or truncated:
             break
     return after, info, min(seconds)
@@ -306,23 +304,38 @@ def require() -> None:
 
 def make_registered(name: str) -> host.Env:
     """The environment of an id, without the checks that Gymnasium makes in every step: ours take their place."""
+    family = safety.family_of(name)
+    if family is not None:
+        safety.load(family, name)
     require()
     import gymnasium
 
     if "apdo/" in name:
         importlib.import_module("apdo.envs.native")
+    if family is not None and name.rpartition(":")[2] not in gymnasium.registry:
+        raise unknown("environment", name, _ids_of(family))
     try:
-        return gymnasium.make(name, disable_env_checker=True)
+        return safety.make(family, name) if family else gymnasium.make(name, disable_env_checker=True)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
         if isinstance(error, gymnasium.error.UnregisteredEnv):
             raise unknown("environment", name, gymnasium.registry) from None
         raise InvalidInput(f"{name} needs a package that is not installed: {_said(error)}.") from None
 
 
+def _ids_of(family: safety.Family) -> list[str]:
+    """What Gymnasium's registry holds of a package's."""
+    import gymnasium
+
+    return [known for known in gymnasium.registry if safety.family_of(known) is family]
+
+
 @functools.lru_cache(maxsize=256)
 def of_id(name: str) -> type[GymnasiumTask]:
     """The task of a Gymnasium id."""
-    return _subclass(GymnasiumTask, {"name": name, "make": functools.partial(make_registered, name)})
+    family = safety.family_of(name)
+    packages = GymnasiumTask.packages if family is None else family.packages
+    make = functools.partial(make_registered, name)
+    return _subclass(GymnasiumTask, {"name": name, "make": make, "packages": packages})
 
 
 def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> type[GymnasiumTask]:
@@ -341,6 +354,9 @@ def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> 
 def _copier(env: host.Env) -> Callable[[], host.Env]:
     """Makes environments like this one: by its registration where it has one, else by copying it as it is."""
     spec = getattr(env, "spec", None)
+    family = None if spec is None else safety.family_of(spec.id)
+    if family is not None:
+        return functools.partial(safety.make_again, family, spec)
     if spec is not None:
         require()
         import gymnasium

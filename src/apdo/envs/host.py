@@ -227,12 +227,10 @@ class Slice:
 
     def _take(self, i: int, place: int, action: Any, outcome: Any, step: int) -> tuple[float, bool, bool]:  # noqa: ANN401
         """What a step gave: the observation and costs go into the arrays; reward, terminated, truncated."""
-        if not isinstance(outcome, tuple) or len(outcome) != 5:
-            given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
-            raise Fault(
-                i, step, f"step returned {given} where (observation, reward, terminated, truncated, info) are due"
-            )
-        observation, reward, terminated, truncated, info = outcome
+        try:
+            observation, reward, terminated, truncated, info = five_values(outcome)
+        except NoStep as error:
+            raise Fault(i, step, str(error)) from None
         self._read(observation, self.arrays.next_observation[i], i, step)
         if type(reward) not in _FLOATS:
             try:
@@ -328,6 +326,26 @@ class Slice:
         for env in self.envs:
             with contextlib.suppress(Exception):
                 env.close()
+
+
+class NoStep(ValueError):
+    """Something that no step gives; the message says what."""
+
+
+def five_values(outcome: Any) -> tuple[Any, Any, Any, Any, Any]:  # noqa: ANN401
+    """(observation, reward, terminated, truncated, info) of a step.
+
+    Safety-Gymnasium's steps have a sixth value, the cost, after the reward: it goes into `info["cost"]`.
+    """
+    if isinstance(outcome, tuple):
+        if len(outcome) == 5:
+            return outcome
+        if len(outcome) == 6:
+            observation, reward, cost, terminated, truncated, info = outcome
+            said = info if isinstance(info, dict) else {}
+            return observation, reward, terminated, truncated, {**said, "cost": cost}
+    given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
+    raise NoStep(f"step returned {given} where (observation, reward, terminated, truncated, info) are due")
 
 
 def _raised(i: int, step: int, what: str, error: Exception) -> Exception:
