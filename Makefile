@@ -4,11 +4,15 @@ TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
+.PHONY: dual-estimation sample-efficiency demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
   real-problems benchmarks-safety torture clean
 
+# The same number of samples for each; what is there already is not trained again.
 demo: .venv/run
-	$(BIN)/apdo train apdo point-gather --preset demo
+	$(BIN)/apdo train pdo point-gather --preset demo --out runs/demo/pdo --resume
+	$(BIN)/apdo train cpo point-gather --preset demo --out runs/demo/cpo --resume
+	$(BIN)/apdo train apdo point-gather --preset demo --out runs/demo/apdo --resume
+	$(BIN)/apdo plot runs/demo/pdo runs/demo/cpo runs/demo/apdo --out demo.png --title "150,000 samples each"
 
 test: .venv/test .venv/browser
 	$(BIN)/python -m pytest -n 2
@@ -39,6 +43,14 @@ bench: .venv/run
 	$(BIN)/python -m benchmarks.exact
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[gymnasium]'
 	$(BIN)/python -m benchmarks.bridge
+
+# What the off-policy estimate is made of, and how near it comes; docs/dual-estimation.md.
+dual-estimation: .venv/run
+	$(BIN)/python -m benchmarks.dual_estimation
+
+# Samples to a target, by arm; docs/sample-efficiency.md.
+sample-efficiency: .venv/run
+	$(BIN)/python -m benchmarks.sample_efficiency
 
 theory: .venv/run
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.theory

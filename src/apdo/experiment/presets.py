@@ -9,19 +9,16 @@ _NETWORKS = {"policy.hidden": (64, 32), "policy.log_std": 0.0, "critic.hidden": 
 _TRPO_STEP = {"primal": "trpo"} | {f"primal.{name}": value for name, value in _TRUST_REGION.items()}
 _RUN = {"batch": 50_000, "epochs": 150}
 _PDO = _RUN | _NETWORKS | _TRPO_STEP | {"dual_step": 0.1, "initial_multiplier": 0.0}
-_FAST = {
+_STEERED = {"primal": "ppo", "rule": "pid", "rule.proportional": 20.0, "dual_step": 2.0}
+_FAST = _STEERED | {
     "batch": 10_000,
     "epochs": 60,
     "k_adj": 4,
     "adjust": "primal-dual",
     "explore": True,
-    "primal": "ppo",
     "policy.bound": 2.0,
-    "rule": "pid",
-    "rule.proportional": 20.0,
-    "dual_step": 2.0,
 }
-_DEMO = {"batch": 50_000, "epochs": 80}
+_DEMO = {"batch": 10_000, "epochs": 15}
 LEARNER = {
     "critic_hidden": (100, 100),
     "actor_hidden": (64, 32),
@@ -79,11 +76,14 @@ PRESETS = {
         by_algorithm={"apdo": _FAST},
     ),
     "demo": Preset(
-        what="a shorter run of any algorithm, for a first look on two CPU cores",
-        by_algorithm=dict.fromkeys(("trpo", "pdo", "cpo"), _DEMO)
-        | {"pd-ddpg": {"epochs": 100, "batch": 600, "replay_capacity": 60_000}}
-        | {"apdo": _DEMO | {"k_adj": 5, "off_policy_iterations": 60_000}},
-        note="demo: 80 epochs, and 60,000 off-policy iterations where there are any; "
-        "the paper has 150 and 500,000 (--preset paper)",
+        what="150,000 samples of any algorithm, for a first look on two CPU cores",
+        by_algorithm={
+            "trpo": _DEMO,
+            "pdo": _DEMO | _STEERED,
+            "cpo": _DEMO,
+            "pd-ddpg": {"epochs": 100, "batch": 600, "replay_capacity": 60_000},
+            "apdo": _FAST | _DEMO,
+        },
+        note="demo: 150,000 samples; the paper has 7,500,000 (--preset paper)",
     ),
 }
