@@ -12,7 +12,7 @@ demo: .venv/run
 	$(BIN)/apdo train pdo point-gather --preset demo --out runs/demo/pdo --resume
 	$(BIN)/apdo train cpo point-gather --preset demo --out runs/demo/cpo --resume
 	$(BIN)/apdo train apdo point-gather --preset demo --out runs/demo/apdo --resume
-	$(BIN)/apdo plot runs/demo/pdo runs/demo/cpo runs/demo/apdo --out demo.png --title "150,000 samples each"
+	$(BIN)/apdo plot runs/demo/pdo runs/demo/cpo runs/demo/apdo --out runs/demo/curves.png --title "150,000 samples each"
 
 test: .venv/test .venv/browser
 	$(BIN)/python -m pytest -n 2

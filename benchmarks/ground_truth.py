@@ -29,7 +29,7 @@ from apdo.experiment import presets
 RESULTS = Path("results/ground-truth")
 DOCUMENT = Path("docs/ground-truth.md")
 SEEDS = 5
-AVERAGED = 100
+AVERAGED = 200
 """Epochs at the end of a run over which its multipliers are averaged."""
 RETURN_BAR, COST_BAR, MULTIPLIER_BAR = 0.02, 0.03, 0.10
 BUFFERS = (1, 2, 4, 8, 16)
@@ -43,10 +43,6 @@ class Case:
     title: str
     environment: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    patient: bool = False
-    """Whether the multipliers need many epochs: the limits lie near costs of deterministic policies."""
-    gain: float = 0.15
-    """What the proportional term adds to a multiplier at the unconstrained optimum, which exceeds its limits most."""
 
 
 QUEUE = {"power": (0.045, 0.15), "budget": 0.075}
@@ -54,20 +50,12 @@ QUEUE = {"power": (0.045, 0.15), "budget": 0.075}
 CASES = {
     "two-state": Case("two states", "two-state"),
     "gridworld": Case("gridworld", "gridworld"),
-    "garnet": Case("Garnet", "garnet", {}, patient=True, gain=0.3),
-    "garnet-a": Case(
-        "Garnet, two limits that bind (a)", "garnet", {"instance": 2, "tightness": (0.5, 0.5)}, patient=True, gain=0.3
-    ),
-    "garnet-b": Case(
-        "Garnet, two limits that bind (b)", "garnet", {"instance": 4, "tightness": (0.5, 0.5)}, patient=True, gain=0.3
-    ),
-    "garnet-c": Case(
-        "Garnet, two limits that bind (c)", "garnet", {"instance": 1, "tightness": (0.5, 0.5)}, patient=True, gain=0.3
-    ),
-    "garnet-slack": Case(
-        "Garnet, one limit slack", "garnet", {"instance": 5, "tightness": (0.5, -0.5)}, patient=True, gain=0.3
-    ),
-    "queueing": Case("queueing network, three limits that bind", "queueing", QUEUE, patient=True, gain=0.1),
+    "garnet": Case("Garnet", "garnet"),
+    "garnet-a": Case("Garnet, two limits that bind (a)", "garnet", {"instance": 2, "tightness": (0.5, 0.5)}),
+    "garnet-b": Case("Garnet, two limits that bind (b)", "garnet", {"instance": 4, "tightness": (0.5, 0.5)}),
+    "garnet-c": Case("Garnet, two limits that bind (c)", "garnet", {"instance": 1, "tightness": (0.5, 0.5)}),
+    "garnet-slack": Case("Garnet, one limit slack", "garnet", {"instance": 5, "tightness": (0.5, -0.5)}),
+    "queueing": Case("queueing network, three limits that bind", "queueing", QUEUE),
 }
 RUN = {
     "batch": 20_000,
@@ -77,9 +65,9 @@ RUN = {
     "policy.hidden": (32,),
     "critic.hidden": (32,),
 }
-PATIENT = {"batch": 10_000, "epochs": 1200}
-PRIMAL_DUAL = {"primal.rate": 1.0, "rule": "pid"}
-"""Steps that shrink with the gradient, so that a mixed policy can settle, and a damped multiplier."""
+PRIMAL_DUAL = {"batch": 10_000, "epochs": 800, "primal.rate": 0.5, "rule": "pid", "rule.reach": 0.15}
+"""Steps that shrink with the gradient, so that a mixed policy can settle, and multipliers that are steered firmly near
+the limit but never far off at once."""
 LEARNER = {
     "dual_states": "starts",
     "cloning": 0.0,
@@ -110,11 +98,10 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     from apdo.report import runs
 
     name, own = ALGORITHMS[algorithm]
-    patient = PATIENT if CASES[case].patient and own.get("rule") == "pid" else {}
-    base = RUN | patient | CASES[case].options | own
+    base = RUN | CASES[case].options | own
     experiment = settings.specify(name, CASES[case].environment, base | (options or {}))
     if name != "cpo":
-        found = gains(CASES[case], experiment.environment_config.model(), experiment.algorithm_config)
+        found = gains(experiment.environment_config.model(), experiment.algorithm_config)
         experiment = settings.specify(name, CASES[case].environment, base | found | (options or {}))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -147,18 +134,18 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     }
 
 
-def gains(case: Case, model: Any, config: Any) -> dict[str, float]:
+def gains(model: Any, config: Any) -> dict[str, float]:
     """The multiplier rule's gains, by the size of the costs: what is earned unconstrained exceeds the limits most."""
     from apdo import exact
 
     excess = float(np.max(exact.lagrangian(model, np.zeros(model.constraints)).costs - model.limits))
-    proportional = {"rule.proportional": case.gain / excess} if hasattr(config.rule, "proportional") else {}
-    found = {"dual_step": 0.25 * case.gain / excess} | proportional
+    proportional = {"rule.proportional": 1.5 / excess} if hasattr(config.rule, "proportional") else {}
+    found = {"dual_step": 0.1 / excess} | proportional
     if hasattr(config, "off_policy"):
         # A hundred iterations of the learner stand for an epoch.
-        found["off_policy.learner.dual_rate"] = 0.01 * found["dual_step"]
+        found["off_policy.learner.dual_rate"] = 4e-4 / excess
         if hasattr(config.off_policy.learner.rule, "proportional"):
-            found["off_policy.learner.rule.proportional"] = case.gain / excess
+            found["off_policy.learner.rule.proportional"] = 0.15 / excess
     return found
 
 
@@ -222,7 +209,7 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
     own["off_policy.iterations"] = ITERATIONS
     base = RUN | CASES[case].options | own
     experiment = settings.specify("apdo", CASES[case].environment, base)
-    found = gains(CASES[case], experiment.environment_config.model(), experiment.algorithm_config)
+    found = gains(experiment.environment_config.model(), experiment.algorithm_config)
     if variant != "damped":
         found = {name: value for name, value in found.items() if not name.startswith("off_policy")}
     experiment = settings.specify("apdo", CASES[case].environment, base | found | own)

@@ -194,6 +194,13 @@ class Adjuster:
         """Whether an adjustment follows this epoch."""
         return self.adjustment is not None and self.adjustment.due(self.training.config, epoch)
 
+    def open(self, state: State) -> bool:
+        """Whether any seed waits for an adjustment."""
+        if self.adjustment is None:
+            return False
+        waits = partial(self.adjustment.open, self.training.config)
+        return bool(jnp.any(jax.vmap(waits)(state.algorithm)))
+
     @property
     def total(self) -> int:
         """Iterations of one adjustment."""

@@ -44,13 +44,16 @@ def option(
     above: float | None = None,
     within: tuple[float, float] | None = None,
     most: float | None = None,
+    named: Mapping[str, float] | None = None,
 ) -> T:
     """A dataclass field with its meaning and the source of its default.
 
     `choices` maps each allowed name to the value it stands for; for a nested configuration the values are its classes.
-    A number must lie strictly above `above` and be at most `most`, or lie within the closed interval `within`.
+    A number must lie strictly above `above` and be at most `most`, or lie within the closed interval `within`, or be
+    one of those that `named` gives a word for.
     """
-    metadata = {"help": help, "source": source, "choices": choices, "above": above, "within": within, "most": most}
+    bounds = {"above": above, "within": within, "most": most, "named": named}
+    metadata = {"help": help, "source": source, "choices": choices, **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -151,6 +154,9 @@ def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: st
     if choices is not None and (not isinstance(value, str) or value not in choices):
         raise unknown(f"value for {name}", str(_brief(value)), choices)
     kind = type(field.default)
+    named = field.metadata.get("named") or {}
+    if isinstance(value, str) and value in named:
+        return named[value]
     try:
         if kind is tuple:
             return _numbers(field, value)
@@ -189,6 +195,8 @@ def _whole(value: Value) -> int:
 
 def _check(field: dataclasses.Field[Any], value: Value, name: str) -> None:
     above, within, most = (field.metadata.get(bound) for bound in ("above", "within", "most"))
+    if value in (field.metadata.get("named") or {}).values():
+        return
     for number in value if isinstance(value, tuple) else (value,):
         if not isinstance(number, int | float):
             continue

@@ -150,3 +150,61 @@ def test_an_actor_that_cannot_be_the_policy_is_refused_at_the_start(changes, tol
     config = apdo.Config(**{"off_policy": JUMPING, **JUMP, **changes})
     with pytest.raises(InvalidInput, match=told):
         loop.start(training_of(apdo, config, Reach(costs=1)), [0])
+
+
+def estimates_of(lows, middles, highs):
+    return [
+        dual_estimate.Estimate(*(jnp.asarray([value]) for value in (middle, low, high)))
+        for low, middle, high in zip(lows, middles, highs, strict=True)
+    ]
+
+
+def test_k_adj_sets_itself_where_two_estimates_lie_in_each_others_intervals(monkeypatch):
+    """Three estimates: the second lies outside the first's interval, the third and the second agree."""
+    config = apdo.Config(k_adj=apdo.AUTO, off_policy=OFF_POLICY, **SMALL)
+    training = training_of(apdo, config, Reach(costs=1))
+    state = jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm)
+    members = dual_estimate.start(OFF_POLICY, training.problem, jax.random.key(0))
+    told = []
+    for found in estimates_of([1.0, 3.0, 3.5], [2.0, 4.0, 4.5], [3.0, 5.0, 5.5]):
+        monkeypatch.setattr(dual_estimate, "estimate", lambda _, found=found: found)
+        assert bool(apdo.adjustment.open(config, state))
+        state, taken = apdo.adjustment.finish(config, training.problem, state, members)
+        told.append(float(taken.multiplier[0]))
+    np.testing.assert_array_equal(told, [np.nan, np.nan, 4.5])
+    np.testing.assert_allclose(state.pdo.multiplier.value, [4.5])
+    assert not bool(apdo.adjustment.open(config, state))
+
+
+def test_k_adj_that_never_sees_two_estimates_agree_takes_the_last(monkeypatch):
+    config = apdo.Config(k_adj=apdo.AUTO, off_policy=OFF_POLICY, **SMALL)
+    training = training_of(apdo, config, Reach(costs=1))
+    state = jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm)
+    members = dual_estimate.start(OFF_POLICY, training.problem, jax.random.key(0))
+    assert [k for k in range(100) if apdo.adjustment.due(config, k)] == list(apdo.CHECKS)
+    for i, _ in enumerate(apdo.CHECKS):
+        value = 10.0 * (i + 1)
+        found = estimates_of([value - 1.0], [value], [value + 1.0])[0]
+        monkeypatch.setattr(dual_estimate, "estimate", lambda _, found=found: found)
+        assert bool(apdo.adjustment.open(config, state))
+        state, _ = apdo.adjustment.finish(config, training.problem, state, members)
+    np.testing.assert_allclose(state.pdo.multiplier.value, [60.0])
+    assert not bool(apdo.adjustment.open(config, state))
+
+
+def test_a_run_with_k_adj_auto_records_the_jump_where_it_came(tmp_path):
+    from apdo.experiment import runner, settings
+    from apdo.report import runs
+
+    small = {"policy.hidden": (8,), "critic.hidden": (8,), "batch": 60, "epochs": 4, "seeds": 2}
+    small |= {f"off_policy.learner.{name}": value for name, value in {"critic_hidden": (8,), "minibatch": 8}.items()}
+    # A spread of weights so wide that any two estimates agree: the second is taken, after epoch 2.
+    options = small | {"k_adj": "auto", "off_policy.iterations": 100, "off_policy.learner.initial_multiplier": 3.0}
+    experiment = settings.specify("apdo", "two-state", options)
+    result = runner.run(experiment, tmp_path / "run", quiet=True)
+    found = runs.read(result.path).metrics.get("adjusted_multiplier")
+    assert found is not None
+    jumped = np.isfinite(found[..., 0])
+    assert jumped.shape == (2, 4)
+    assert np.all(jumped.sum(axis=1) <= 1)
+    assert not jumped[:, [0, 1, 3]].any()

@@ -133,3 +133,12 @@ def test_a_jump_moves_the_multipliers_and_keeps_what_the_rule_remembers():
     assert float(jumped.value[0]) == float(jumped.integral[0]) == 7.0
     assert float(jumped.cost[0]) == 2.0
     assert int(jumped.updates) == 1
+
+
+def test_the_proportional_term_goes_no_further_than_its_reach():
+    """Costs 0.1 and 5 above the limit at a gain of 2: the first adds 0.2, the second its reach of 0.5."""
+    rule = dual.Pid(proportional=2.0, reach=0.5)
+    near = follow(rule, [1.0], np.array([[0.1], [0.1]]), [0.0], 0.0)[:, 0]
+    far = follow(rule, [1.0], np.array([[5.0], [5.0]]), [0.0], 0.0)[:, 0]
+    below = follow(rule, [1.0], np.array([[-5.0], [-5.0]]), [0.0], 0.0)[:, 0]
+    np.testing.assert_allclose([near[-1], far[-1], below[-1]], [1.2, 1.5, 0.5], rtol=1e-6)

@@ -19,6 +19,10 @@ Line 9' is not in the paper, which throws the off-policy actor away. The epoch a
 actor, with the noise that it was trained under. If its Lagrangian at λ^OFF is above that of the policy before, the
 on-policy stage goes on from it; else from the policy before. Either way the epoch's samples count, and nothing else is
 learned from them but the value functions of an actor that is taken.
+
+K_adj can set itself (k_adj = auto): λ^OFF is estimated after epochs 1, 2, 4, 8, 16 and 32, and taken as soon as it and
+the estimate before lie in each other's intervals, at the latest after epoch 32. That is at most six times the work of
+one.
 """
 
 import dataclasses
@@ -36,7 +40,7 @@ from apdo.algorithms.contract import Adjustment
 from apdo.core import categorical, critics, dual, gaussian, policies, replay
 from apdo.core.data import Transition, flatten
 from apdo.errors import InvalidInput
-from apdo.options import OURS, PAPER, one_of, option
+from apdo.options import LARGEST, OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
 memory = on_policy.memory
@@ -45,6 +49,10 @@ learned_policy = on_policy.learned_policy
 
 T = TypeVar("T")
 
+AUTO = -1
+"""K_adj that sets itself."""
+CHECKS = (1, 2, 4, 8, 16, 32)
+"""After which epochs it is looked for: the data have doubled, or nearly, since the time before."""
 REFITS = 10
 """Fits of the value functions, one after the other, to an actor that is taken."""
 
@@ -53,7 +61,13 @@ REFITS = 10
 class Config(pdo.Config):
     """Settings of APDO: those of PDO, and of its adjustment."""
 
-    k_adj: int = option(5, "K_adj, the epoch after which the multipliers are adjusted", PAPER, within=(0, 10**9))
+    k_adj: int = option(
+        5,
+        "K_adj, the epoch after which the multipliers are adjusted; auto: as soon as two estimates in a row agree",
+        PAPER,
+        within=(0, 10**9),
+        named={"auto": AUTO},
+    )
     adjust: str = option(
         "dual",
         "what is adjusted: the multipliers, or the policy too, if the off-policy actor proves better",
@@ -79,6 +93,14 @@ class Trial(eqx.Module):
     """R and C of the latest policy that was no trial."""
 
 
+class Search(eqx.Module):
+    """What is known of the multipliers while K_adj is looked for."""
+
+    earlier: dual_estimate.Estimate
+    """The estimate of the time before."""
+    checks: Int[Array, ""]
+
+
 class State(eqx.Module):
     """Everything that the next epoch needs."""
 
@@ -87,6 +109,7 @@ class State(eqx.Module):
     adjusted: Bool[Array, ""]
     """Whether there has been an adjustment."""
     trial: Trial | None
+    search: Search | None
 
     @property
     def policy(self) -> policies.Policy:
@@ -96,7 +119,8 @@ class State(eqx.Module):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Line 1. The buffer has room for what the adjustment will read, and for no more."""
-    needed = config.replay_capacity if config.again_every else (config.k_adj + 1) * problem.batch
+    last = CHECKS[-1] if config.k_adj == AUTO else config.k_adj
+    needed = config.replay_capacity if config.again_every else (last + 1) * problem.batch
     inner = pdo.init(config, problem, key)
     trial = None
     if config.adjust == "primal-dual":
@@ -108,6 +132,22 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         buffer=pd_ddpg.empty_buffer(problem, min(config.replay_capacity, needed)),
         adjusted=jnp.asarray(False),
         trial=trial,
+        search=_search(config, problem),
+    )
+
+
+def _search(config: Config, problem: Problem) -> Search | None:
+    """Before the first estimate: one that none agrees with."""
+    if config.k_adj != AUTO:
+        return None
+    if config.again_every:
+        raise InvalidInput("k_adj auto adjusts once; it cannot be combined with again_every.")
+    if config.off_policy.members < 2:
+        raise InvalidInput("k_adj auto needs an interval, and that at least two off_policy.members.")
+    never = jnp.full((problem.constraints,), LARGEST)
+    return Search(
+        earlier=dual_estimate.Estimate(multiplier=jnp.zeros_like(never), low=never, high=-never),
+        checks=jnp.asarray(0),
     )
 
 
@@ -145,7 +185,7 @@ def step(
     if config.explore:
         after = _choose(state.adjusted, after, state.pdo)
     if state.trial is None:
-        return State(pdo=after, buffer=buffer, adjusted=state.adjusted, trial=None), metrics
+        return State(after, buffer, state.adjusted, None, state.search), metrics
     seen = on_policy.summary(problem, batch)
     price, trial = state.pdo.multiplier.value, state.trial
 
@@ -170,7 +210,7 @@ def step(
         cost=jnp.where(remember, seen.constrained_cost, trial.cost),
     )
     metrics["actor_taken"] = taken.astype(jnp.float32)
-    return State(pdo=after, buffer=buffer, adjusted=state.adjusted, trial=trial), metrics
+    return State(after, buffer, state.adjusted, trial, state.search), metrics
 
 
 def _refit(
@@ -192,6 +232,8 @@ def _choose(first: Bool[Array, ""], one: T, other: T) -> T:
 
 def _due(config: Config, epoch: int) -> bool:
     """Line 7."""
+    if config.k_adj == AUTO:
+        return epoch in CHECKS
     since = epoch - config.k_adj
     return since == 0 or (since > 0 and config.again_every > 0 and since % config.again_every == 0)
 
@@ -210,16 +252,40 @@ def _work(
 def _finish(
     config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState
 ) -> tuple[State, dual_estimate.Estimate]:
-    """Lines 9 and 9'."""
+    """Lines 9 and 9'; where K_adj sets itself, only if the estimate agrees with the one before, or is the last."""
     found = dual_estimate.estimate(members)
+    after = _jump(config, problem, state, members, found)
+    if state.search is None:
+        return after, found
+    search = Search(earlier=found, checks=state.search.checks + 1)
+    agree = _within(found, state.search.earlier) & _within(state.search.earlier, found)
+    now = ~state.adjusted & (agree | (search.checks == len(CHECKS)))
+    after, state = (dataclasses.replace(each, search=search) for each in (after, state))
+    untaken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
+    return _choose(now, after, state), _choose(now, found, untaken)
+
+
+def _within(one: dual_estimate.Estimate, other: dual_estimate.Estimate) -> Bool[Array, ""]:
+    """Whether one estimate lies in the other's interval."""
+    return jnp.all((other.low <= one.multiplier) & (one.multiplier <= other.high))
+
+
+def _jump(
+    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, found: dual_estimate.Estimate
+) -> State:
     multiplier = dual.jump(state.pdo.multiplier, found.multiplier)
     state = eqx.tree_at(lambda s: (s.pdo.multiplier, s.adjusted), state, (multiplier, jnp.ones_like(state.adjusted)))
     if state.trial is None:
-        return state, found
+        return state
     key = members.key[0]
     actor = _as_policy(config, dual_estimate.best_actor(config.off_policy, problem, members, state.buffer, key))
     trial = dataclasses.replace(state.trial, on=jnp.ones_like(state.trial.on), before=state.pdo.policy)
-    return eqx.tree_at(lambda s: (s.pdo.policy, s.trial), state, (actor, trial)), found
+    return eqx.tree_at(lambda s: (s.pdo.policy, s.trial), state, (actor, trial))
+
+
+def _open(config: Config, state: State) -> Bool[Array, ""]:
+    """With K_adj fixed every adjustment is made; where it sets itself, until one was."""
+    return ~state.adjusted if config.k_adj == AUTO else jnp.ones_like(state.adjusted)
 
 
 def _as_policy(config: Config, learned: pd_ddpg.Networks) -> policies.Policy:
@@ -233,6 +299,7 @@ def _as_policy(config: Config, learned: pd_ddpg.Networks) -> policies.Policy:
 
 adjustment = Adjustment(
     due=_due,
+    open=_open,
     iterations=lambda config: config.off_policy.iterations,
     begin=_begin,
     work=_work,

@@ -6,7 +6,7 @@ There is no base class and no registry: a module with these names is an algorith
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from apdo.core.data import Transition
 from apdo.problem import Problem
@@ -57,6 +57,8 @@ class Adjustment(NamedTuple):
 
     due: Callable[[OwnConfig, int], bool]
     """(config, epoch) ↦ whether it follows that epoch."""
+    open: Callable[[OwnConfig, PyTree], Bool[Array, ""]]
+    """(config, state) ↦ whether the state still waits for one; when none does, none is made."""
     iterations: Callable[[OwnConfig], int]
     """config ↦ how many iterations it takes in all."""
     begin: Callable[..., PyTree]

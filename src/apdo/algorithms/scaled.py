@@ -190,4 +190,7 @@ class Scaled:
             onward = State(inner=inner, statistics=state.statistics, meaning=state.meaning)
             return onward, jax.tree.map(lambda value: self._raw("multiplier", value), found)
 
-        return Adjustment(due=own.due, iterations=own.iterations, begin=begin, work=work, finish=finish)
+        def waits(config: OwnConfig, state: State) -> Array:
+            return own.open(config, state.inner)
+
+        return Adjustment(due=own.due, open=waits, iterations=own.iterations, begin=begin, work=work, finish=finish)

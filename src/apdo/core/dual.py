@@ -4,6 +4,7 @@ All are projected ascent on the dual function, whose gradient is C(π) - d, and 
 
     ascent   λ ← [λ + β_k (C - d)]⁺,  β_k = β / (k + 1)^decay          (paper, Algorithm 1, line 6)
     PID      I ← [I + β (C - d)]⁺,    λ = [I + K_P (C - d) + K_D [C - C_before]⁺]⁺      (Stooke et al. 2020)
+             where a reach is set, K_P (C - d) goes no further: a firm hand near the limit, a light one far off
     Adam     λ ← [λ + Adam(β; C - d)]⁺
 
 Policy and multipliers together swing like a spring: plain ascent has nothing that takes energy out of it. The
@@ -39,6 +40,7 @@ class Pid:
 
     proportional: float = option(0.1, "K_P, multiplier per unit of cost above its limit", STOOKE, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the cost rose", STOOKE, within=(0.0, inf))
+    reach: float = option(0.0, "most that the proportional term adds or takes; 0: any", OURS, within=(0.0, inf))
     most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
 
@@ -103,7 +105,9 @@ def update(
     if isinstance(config, Pid):
         # Before the first update there is no earlier cost, and no rise.
         rise = jnp.where(multiplier.updates > 0, jnp.maximum(cost - multiplier.cost, 0.0), 0.0)
-        value = _project(config, integral + config.proportional * excess + config.derivative * rise)
+        reach = config.reach or inf
+        proportional = jnp.clip(config.proportional * excess, -reach, reach)
+        value = _project(config, integral + proportional + config.derivative * rise)
     return Multiplier(value=value, integral=integral, cost=cost, updates=multiplier.updates + 1, moments=moments)
 
 

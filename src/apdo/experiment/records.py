@@ -18,6 +18,7 @@ import numpy as np
 
 from apdo import files
 from apdo.errors import InvalidInput, StorageFailure
+from apdo.report.runs import ADJUSTED
 
 FORMAT = 2
 _PACKAGES = ("apdo", "jax", "jaxlib", "equinox", "optax", "numpy")
@@ -130,10 +131,14 @@ class Records:
 def rows(
     metrics: dict[str, np.ndarray], epoch: int, seeds: list[int], samples: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """One row per seed from metrics [S, ...]."""
+    """One row per seed from metrics [S, ...]; what an adjustment did not set in a seed is left out of its row."""
     return [
         {"epoch": epoch, "seed": seed, "samples": samples, "seconds": round(seconds, 4)}
-        | {name: value[i].tolist() for name, value in metrics.items()}
+        | {
+            name: value[i].tolist()
+            for name, value in metrics.items()
+            if name not in ADJUSTED or np.isfinite(value[i]).all()
+        }
         for i, seed in enumerate(seeds)
     ]
 

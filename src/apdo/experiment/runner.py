@@ -242,13 +242,19 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
         "batch": problem.batch,
         "epochs": experiment.settings.epochs,
         "seeds": seeds,
-        "adjustment_epoch": getattr(experiment.algorithm_config, "k_adj", None),
+        "adjustment_epoch": _adjustment_epoch(experiment),
         "versions": records.versions(getattr(training.environment, "packages", ())),
         "device": f"{device.platform}: {device.device_kind}",
         "commit": records.commit(),
         "started": _now(),
         "note": experiment.note,
     }
+
+
+def _adjustment_epoch(experiment: Experiment) -> int | None:
+    """K_adj, where it is known beforehand."""
+    k_adj = getattr(experiment.algorithm_config, "k_adj", None)
+    return None if k_adj is None or k_adj < 0 else k_adj
 
 
 class _History:
@@ -338,7 +344,7 @@ class _Runner:
             metrics = {name: np.asarray(value)[:done] for name, value in chunk.metrics.items()}
             epoch += done
             adjusted = None
-            if done and self.adjuster.due(epoch - 1):
+            if done and self.adjuster.due(epoch - 1) and self.adjuster.open(state):
                 state, adjusted = self._adjust(state)
             if done:
                 self._note(epoch - done, metrics, adjusted, elapsed)
@@ -441,7 +447,7 @@ class _Runner:
         self.progress.end_phase()
         state, found = self.adjuster.finish(state, learner)
         adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
-        return state, {name: np.asarray(value) for name, value in adjusted.items() if np.isfinite(value).all()}
+        return state, {name: np.asarray(value) for name, value in adjusted.items()}
 
     def _learner(self, state: loop.State) -> tuple[PyTree, int]:
         """The learner of an adjustment that was interrupted, with its iterations; or a fresh one."""
