@@ -9,7 +9,8 @@ import pytest
 
 import apdo
 from apdo import loop
-from apdo.experiment import checkpoint, evaluation, records, runner, settings
+from apdo.errors import InvalidInput
+from apdo.experiment import checkpoint, evaluation, memory, records, runner, settings
 from apdo.report import runs
 from problems import Reach
 
@@ -179,3 +180,18 @@ def test_the_newest_checkpoint_is_the_one_with_the_highest_epoch(tmp_path):
 
 def test_writer_and_reader_agree_on_the_format():
     assert records.FORMAT == runs.FORMAT
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        ("apdo", {"off_policy.learner.minibatch": 2**31 - 1}),
+        ("apdo", {"off_policy.members": 1000, "off_policy.learner.minibatch": 10**6}),
+        ("pd-ddpg", {"learner.minibatch": 2**31 - 1}),
+    ],
+)
+def test_what_an_off_policy_learner_would_draw_at_once_counts_as_memory(algorithm, changes):
+    """Found by random command lines: such a run was killed by the system."""
+    experiment = settings.specify(algorithm, "point-gather", {"batch": 30} | changes)
+    with pytest.raises(InvalidInput, match="GB of memory"):
+        memory.check(runner.training_of(experiment), [0])

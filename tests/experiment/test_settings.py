@@ -8,6 +8,7 @@ import pytest
 
 import apdo
 from apdo import algorithms, envs, options
+from apdo.algorithms import pd_ddpg
 from apdo.experiment import settings
 from apdo.experiment.presets import PRESETS
 
@@ -131,6 +132,16 @@ def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
     assert (learner.critic_rate, learner.actor_rate, learner.dual_rate) == (1e-3, 1e-3, 1e-2)
     assert (learner.minibatch, learner.target_rate, learner.dual_states) == (64, 0.001, "batch")
     assert (config.off_policy.iterations, config.replay_capacity) == (500_000, 1_000_000)
+    assert (config.off_policy.members, config.off_policy.spread, config.adjust, config.explore) == (
+        1,
+        1.0,
+        "dual",
+        False,
+    )
+    # Nothing of what makes the learner dependable: those parts' class defaults are the appendix's.
+    appendix = pd_ddpg.Learner()
+    for name in ("clock", "bound", "action_noise", "cloning", "last_rate", "averaged", "dual_states", "rule"):
+        assert getattr(learner, name) == getattr(appendix, name), name
 
 
 def test_a_batch_is_rounded_up_to_whole_episodes_and_split_over_the_environments_asked_for():
