@@ -12,9 +12,11 @@ LAYERS = {
     "errors": set(),
     "options": {"errors"},
     "files": {"errors"},
+    "npz": {"errors"},
+    "datasets": {"errors", "files", "npz"},
     "problem": {"errors"},
     "finite": {"errors"},
-    "exact": {"errors", "finite"},
+    "exact": {"errors", "finite", "npz"},
     "core": {"errors", "options"},
     "algorithms": {"errors", "options", "problem", "core"},
     "envs": {"errors", "options", "finite", "exact"},
@@ -37,9 +39,10 @@ LAYERS = {
         "hosted",
         "policy",
         "report",
+        "datasets",
     },
-    "__init__": {"errors", "envs", "experiment", "policy"},
-    "cli": {"__init__", "errors", "options", "finite", "exact", "algorithms", "envs", "experiment", "report"},
+    "__init__": {"errors", "envs", "experiment", "policy", "datasets"},
+    "cli": {"__init__", "datasets", "errors", "options", "finite", "exact", "algorithms", "envs", "experiment", "report"},
 }
 """What each part of the package may import, besides itself."""
 
