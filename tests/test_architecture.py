@@ -42,7 +42,18 @@ LAYERS = {
         "datasets",
     },
     "__init__": {"errors", "envs", "experiment", "policy", "datasets"},
-    "cli": {"__init__", "datasets", "errors", "options", "finite", "exact", "algorithms", "envs", "experiment", "report"},
+    "cli": {
+        "__init__",
+        "datasets",
+        "errors",
+        "options",
+        "finite",
+        "exact",
+        "algorithms",
+        "envs",
+        "experiment",
+        "report",
+    },
 }
 """What each part of the package may import, besides itself."""
 

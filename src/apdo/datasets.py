@@ -120,54 +120,31 @@ class Dataset:
         step: ArrayLike,
         discount: float,
         cost_discount: float,
-        limits: ArrayLike,
+        limits: ArrayLike | Sequence[float],
         horizon: int,
         horizon_terminates: bool,
         choices: int = 0,
         cost_names: Sequence[str] | None = None,
     ) -> "Dataset":
         """Sort by episode and step, and check everything."""
-        seen = _numbers("observation", observation, (2,))
-        count = seen.shape[0]
-        costs = _numbers("cost", cost, (1, 2))
-        _rows("cost", costs, count)
-        costs = costs[:, None] if costs.ndim == 1 else costs
-        bounds = _limits(limits, costs.shape[1])
-        columns = {
-            "observation": seen,
-            "action": _actions(action, choices),
-            "reward": _numbers("reward", reward, (1,)),
-            "cost": costs,
-            "next_observation": _numbers("next_observation", next_observation, (2,)),
-            "terminated": _flags("terminated", terminated),
-            "truncated": _flags("truncated", truncated),
-            "episode": _wholes("episode", episode),
-            "step": _wholes("step", step),
-        }
-        for name, column in columns.items():
-            _rows(name, column, count)
-        if columns["next_observation"].shape != seen.shape:
-            raise InvalidInput(
-                f"next_observation must have observation's shape {list(seen.shape)}, and has "
-                f"{list(columns['next_observation'].shape)}."
-            )
-        order = np.lexsort((columns["step"], columns["episode"]))
-        if (np.diff(order) != 1).any():
-            columns = {name: column[order] for name, column in columns.items()}
-        for column in columns.values():
-            column.setflags(write=False)
-        dataset = cls(
-            **columns,
-            discount=_discount("discount", discount),
-            cost_discount=_discount("cost_discount", cost_discount),
-            limits=bounds,
-            horizon=_whole("horizon", horizon, 1),
-            horizon_terminates=_truth("horizon_terminates", horizon_terminates),
-            choices=int(choices),
-            cost_names=_names(cost_names, len(bounds)),
+        return _dataset(
+            observation=observation,
+            action=action,
+            reward=reward,
+            cost=cost,
+            next_observation=next_observation,
+            terminated=terminated,
+            truncated=truncated,
+            episode=episode,
+            step=step,
+            discount=discount,
+            cost_discount=cost_discount,
+            limits=limits,
+            horizon=horizon,
+            horizon_terminates=horizon_terminates,
+            choices=choices,
+            cost_names=cost_names,
         )
-        _check_episodes(dataset)
-        return dataset
 
     @property
     def samples(self) -> int:
@@ -194,7 +171,7 @@ class Dataset:
         """How many episodes there are."""
         return len(self.starts)
 
-    def with_limits(self, limits: ArrayLike) -> "Dataset":
+    def with_limits(self, limits: ArrayLike | Sequence[float]) -> "Dataset":
         """The same data, asked about other limits."""
         return dataclasses.replace(self, limits=_limits(limits, self.constraints))
 
@@ -234,7 +211,7 @@ def load(path: str | os.PathLike[str]) -> Dataset:
         raise InvalidInput(f"a dataset is a .npz or a .parquet file, and {str(path)!r} ends in neither.")
     arrays = reader(Path(path))
     try:
-        return Dataset.of(**arrays)
+        return _dataset(**arrays)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
 
@@ -330,7 +307,52 @@ def _column(name: str, column: Any) -> np.ndarray:  # noqa: ANN401
 # Checks.
 
 
-def _numbers(name: str, given: ArrayLike, axes: tuple[int, ...]) -> Floats:
+def _dataset(*, choices: Any = 0, cost_names: Any = None, **given: Any) -> Dataset:  # noqa: ANN401 - a stranger's
+    """Everything checked, and sorted by episode and step."""
+    seen = _numbers("observation", given["observation"], (2,))
+    count = seen.shape[0]
+    costs = _numbers("cost", given["cost"], (1, 2))
+    _rows("cost", costs, count)
+    costs = costs[:, None] if costs.ndim == 1 else costs
+    bounds = _limits(given["limits"], costs.shape[1])
+    columns = {
+        "observation": seen,
+        "action": _actions(given["action"], choices),
+        "reward": _numbers("reward", given["reward"], (1,)),
+        "cost": costs,
+        "next_observation": _numbers("next_observation", given["next_observation"], (2,)),
+        "terminated": _flags("terminated", given["terminated"]),
+        "truncated": _flags("truncated", given["truncated"]),
+        "episode": _wholes("episode", given["episode"]),
+        "step": _wholes("step", given["step"]),
+    }
+    for name, column in columns.items():
+        _rows(name, column, count)
+    if columns["next_observation"].shape != seen.shape:
+        raise InvalidInput(
+            f"next_observation must have observation's shape {list(seen.shape)}, and has "
+            f"{list(columns['next_observation'].shape)}."
+        )
+    order = np.lexsort((columns["step"], columns["episode"]))
+    if (np.diff(order) != 1).any():
+        columns = {name: column[order] for name, column in columns.items()}
+    for column in columns.values():
+        column.setflags(write=False)
+    dataset = Dataset(
+        **columns,
+        discount=_discount("discount", given["discount"]),
+        cost_discount=_discount("cost_discount", given["cost_discount"]),
+        limits=bounds,
+        horizon=_whole("horizon", given["horizon"], 1),
+        horizon_terminates=_truth("horizon_terminates", given["horizon_terminates"]),
+        choices=int(choices),
+        cost_names=_names(cost_names, len(bounds)),
+    )
+    _check_episodes(dataset)
+    return dataset
+
+
+def _numbers(name: str, given: Any, axes: tuple[int, ...]) -> Floats:  # noqa: ANN401
     """A copy as floats of 32 bits, if it has as many axes as it should and is finite as such."""
     array = np.asarray(given)
     if array.dtype.kind not in "fiub":
@@ -351,7 +373,7 @@ def _rows(name: str, given: np.ndarray, count: int) -> None:
         raise InvalidInput(f"there are {count} observations, and {len(given)} rows of {name}; give one for each.")
 
 
-def _actions(given: ArrayLike, choices: int) -> Floats:
+def _actions(given: Any, choices: Any) -> Floats:  # noqa: ANN401
     """Vectors as they are, choices as one-hot vectors."""
     array = np.asarray(given)
     if not isinstance(choices, int | np.integer) or isinstance(choices, bool) or not 0 <= choices <= _MOST_CHOICES:
@@ -374,14 +396,14 @@ def _actions(given: ArrayLike, choices: int) -> Floats:
     return (array[:, None] == np.arange(choices)[None]).astype(np.float32)
 
 
-def _flags(name: str, given: ArrayLike) -> Flags:
+def _flags(name: str, given: Any) -> Flags:  # noqa: ANN401
     array = np.asarray(given)
     if array.ndim != 1 or array.dtype.kind not in npz.TRUTH or not ((array == 0) | (array == 1)).all():
         raise InvalidInput(f"{name} must be true or false (or 1 and 0) for each step.")
     return array.astype(np.bool_)
 
 
-def _wholes(name: str, given: ArrayLike) -> Wholes:
+def _wholes(name: str, given: Any) -> Wholes:  # noqa: ANN401
     array = np.asarray(given)
     if array.ndim != 1 or array.dtype.kind not in npz.WHOLE:
         raise InvalidInput(f"{name} must be a whole number for each step, and is {array.dtype}{list(array.shape)}.")
@@ -390,7 +412,7 @@ def _wholes(name: str, given: ArrayLike) -> Wholes:
     return array.astype(np.int64)
 
 
-def _limits(given: ArrayLike, constraints: int) -> tuple[float, ...]:
+def _limits(given: Any, constraints: int) -> tuple[float, ...]:  # noqa: ANN401
     bounds = _numbers("limits", given, (0, 1)).reshape(-1)
     if constraints == 0:
         raise InvalidInput("there is no cost, so that there is no multiplier to estimate.")
@@ -400,29 +422,30 @@ def _limits(given: ArrayLike, constraints: int) -> tuple[float, ...]:
     return tuple(float(limit) for limit in np.asarray(given, dtype=np.float64).reshape(-1))
 
 
-def _discount(name: str, given: float) -> float:
+def _discount(name: str, given: Any) -> float:  # noqa: ANN401
     if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0 <= given <= 1:
         raise InvalidInput(f"{name} must be a number between 0 and 1, not {given!r}.")
     return float(given)
 
 
-def _whole(name: str, given: int, least: int) -> int:
+def _whole(name: str, given: Any, least: int) -> int:  # noqa: ANN401
     sound = isinstance(given, int | np.integer) and not isinstance(given, bool)
     if not sound or not least <= given <= _LARGEST_WHOLE:
         raise InvalidInput(f"{name} must be a whole number from {least} to {_LARGEST_WHOLE}, not {given!r}.")
     return int(given)
 
 
-def _truth(name: str, given: bool) -> bool:
+def _truth(name: str, given: Any) -> bool:  # noqa: ANN401
     if given not in (0, 1):
         raise InvalidInput(f"{name} must be true or false, not {given!r}.")
     return bool(given)
 
 
-def _names(given: Sequence[str] | None, constraints: int) -> tuple[str, ...]:
+def _names(given: Any, constraints: int) -> tuple[str, ...]:  # noqa: ANN401
     if given is None:
         return ("cost",) if constraints == 1 else tuple(f"cost {i}" for i in range(constraints))
-    if isinstance(given, str) or len(given) != constraints or not all(isinstance(name, str) for name in given):
+    listed = isinstance(given, list | tuple | np.ndarray)
+    if not listed or len(given) != constraints or not all(isinstance(name, str) for name in given):
         raise InvalidInput(f"cost_names must be a word for each of {constraints} costs.")
     # One line each, whatever a stranger calls them.
     return tuple(" ".join("".join(c if c.isprintable() else " " for c in name).split())[:60] for name in given)

@@ -8,7 +8,7 @@ import pytest
 
 import apdo
 from apdo import algorithms, envs, options
-from apdo.experiment import settings
+from apdo.experiment import multipliers, settings
 from apdo.experiment.presets import PRESETS
 
 SOURCE = Path(apdo.__file__).parent
@@ -16,6 +16,7 @@ SOURCE = Path(apdo.__file__).parent
 
 def configurations():
     yield settings.Settings()
+    yield multipliers.Config()
     yield from (algorithms.find(name).Config() for name in algorithms.ALGORITHMS)
     yield from (envs.find(name)() for name in envs.ENVIRONMENTS)
 

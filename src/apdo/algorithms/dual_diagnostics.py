@@ -11,7 +11,7 @@ this kind can read costs off this data at all: whether the observations tell eno
 are, and training was long enough. Importance weights, the alternative, do not exist for actors without noise.
 An episode that was cut off has a cost beyond its end, for which this critic stands in; `tail` says how much that is.
 
-**Disagreement.** Every actor is judged by every member's critics, at starts of episodes.
+**Disagreement.** Every actor's first action is judged by every member's critics, at starts of episodes.
 
 **Coverage.** A critic knows nothing of actions that were never logged. Of vectors: how far the actors' actions are from
 the logged ones, in standard deviations of those, and how often they leave their middle 98 %. Of choices: what
@@ -93,7 +93,7 @@ def judgements(
     observation: Float[Array, "B O"],
     key: PRNGKeyArray,
 ) -> Float[Array, "E E K"]:
-    """What member f's critics say of member e's actor, at [e, f], on average over first observations."""
+    """What member f's critics say of member e's action, at [e, f], on average over first observations."""
     step = jnp.zeros(observation.shape[0], dtype=jnp.int32)
     shape = (observation.shape[0], problem.action_size)
     around = 0.0 if problem.discrete_actions else learner.action_noise * random.normal(key, shape)

@@ -7,7 +7,7 @@ The data support an answer unless one of these says otherwise; each is a sentenc
     calibration    critics of the logged policy miss its Monte-Carlo cost by more than the tolerance and two standard
                    errors, or most of that cost lies beyond where the episodes were cut off
     reach          no logged policy and no learned actor keeps the limit
-    settling       the actors' cost is not at the limit, though the price is not zero
+    settling       the actors' cost is not at the limit though the price is not zero, or the price still swings
     coverage       most of what the actors do was hardly ever logged
 """
 
@@ -27,6 +27,8 @@ NEGLIGIBLE = 0.01
 """A price is next to nothing if the limit, or the logged cost, is worth no more than this share of the return at it."""
 UNCOVERED = 0.5
 """The share of states, or of probability, outside what was logged from which on no answer is supported."""
+SWINGING = 0.25
+"""The share of a price by which it may still swing."""
 MOSTLY = 0.5
 """The share of a cost beyond the end of the episodes from which on it cannot be checked."""
 BLOCKS = 10
@@ -54,7 +56,10 @@ class Diagnostics:
     actor_cost: Floats
     """[E, M]: each member's cost by its own critics, over the last half of its iterations."""
     disagreement: Floats
-    """[M]: the standard deviation among the members' critics about one and the same actor's cost."""
+    """[M]: the standard deviation among the members' critics about the cost of one and the same actor's first action.
+    After it each has its own actor in mind, so that this holds both the critics' errors and the actors' differences."""
+    swing: Floats
+    """[M]: the standard deviation of a member's multiplier along the last half of its path; the median member's."""
     distance: float | None
     """Of vectors: from the logged actions, in their standard deviations."""
     outside: float
@@ -124,6 +129,11 @@ def reasons(
                 )
         yield from _calibration(name, about, limit, i, tolerance)
         yield from _reach(name, about, limit, i, tolerance, binding=price > small)
+        if price > small and about.swing[i] > SWINGING * price:
+            yield (
+                f"the price of {name} still swings, by ± {about.swing[i]:.3g} around {price:.3g}, and the mean of a "
+                "swing need not be its centre; try a smaller learner.dual_rate or a larger learner.actor_rate"
+            )
     if about.outside > UNCOVERED:
         what = "actions outside of what was logged" if about.distance is not None else "choices hardly ever logged"
         yield f"the learned actors want {what} in {about.outside:.0%} of the cases, of which the data tell nothing"
@@ -157,7 +167,7 @@ def _reach(name: str, about: Diagnostics, limit: float, i: int, tolerance: float
     if min(actors.min(), blocks.min()) > limit + slack:
         yield (
             f"no policy in the data and no learned actor keeps the limit {limit:g} of {name}: the least cost is "
-            f"{min(actors.min(), blocks.min()):.3g}"
+            f"{min(actors.min(), blocks.min()):.3g}; it may be out of reach, or the iterations too few"
         )
     elif middle > limit + slack or (binding and middle < limit - slack):
         yield (
@@ -200,6 +210,7 @@ def _checks(found: MultiplierEstimate) -> Iterator[str]:
             f"disagree by {about.disagreement[i]:.2g}; parts of the data: {about.blocks[:, i].min():.3g} to "
             f"{about.blocks[:, i].max():.3g}"
         )
+        yield f"  the price of {name} swings by ± {about.swing[i]:.2g} along the last half of the learners' paths"
     if about.distance is None:
         yield f"  coverage: {about.outside:.1%} of the actors' probability goes to choices rarely logged near"
     else:

@@ -115,8 +115,8 @@ def units(data: Dataset, scaling: str) -> Units:
     """What brings the data to order one; what is there already is left as it is, bit for bit.
 
     An entry of an observation is there if its largest size lies between 0.1 and 10; an entry of an action if its
-    deviation lies between 0.2 and 2 and its mean within ±1; a signal if the larger of an episode's mean and deviation
-    and, of a cost, of its limit, lies between 0.1 and 50.
+    deviation lies between 0.2 and 2 and its mean within ±1; a signal if the larger of its mean and its deviation over
+    episodes, discounted, lies between 0.1 and 50.
     """
     seen, done = data.observation, data.action
     plain = (np.zeros(seen.shape[1], np.float32), np.ones(seen.shape[1], np.float32))
@@ -130,7 +130,6 @@ def units(data: Dataset, scaling: str) -> Units:
     action = still if data.choices else _standard(done, fits)
     totals = data.discounted()
     reach = np.maximum(np.abs(totals.mean(axis=0)), totals.std(axis=0))
-    reach[1:] = np.maximum(reach[1:], np.abs(data.limits))
     factors = np.where((reach == 0) | ((reach >= 0.1) & (reach <= 50.0)), 1.0, 1.0 / np.where(reach == 0, 1.0, reach))
     return Units(observation, action, factors)
 
@@ -270,6 +269,7 @@ def _diagnose(
         tail=tail,
         actor_cost=looks.cost[late].mean(axis=0),
         disagreement=judged.std(axis=1).mean(axis=0),
+        swing=np.median(looks.multiplier[late].std(axis=0), axis=0),
         distance=distance,
         outside=outside,
     )
