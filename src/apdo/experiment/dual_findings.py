@@ -160,8 +160,8 @@ def _calibration(name: str, about: Diagnostics, limit: float, i: int, tolerance:
 
 
 def _reach(name: str, about: Diagnostics, limit: float, i: int, tolerance: float, *, binding: bool) -> Iterator[str]:
-    # The dual step holds the actors' cost at the limit, so that little of a deviation is chance.
-    slack = tolerance * max(abs(limit), 0.1 * abs(float(about.logged[1 + i])))
+    # Critics that may misjudge the logged cost by so much know no other cost better.
+    slack = tolerance * max(abs(limit), abs(float(about.logged[1 + i])))
     actors, blocks = about.actor_cost[:, i], about.blocks[:, i]
     middle = float(np.median(actors))
     if min(actors.min(), blocks.min()) > limit + slack:

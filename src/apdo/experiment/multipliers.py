@@ -50,7 +50,7 @@ class Config(dual_estimate.Config):
     )
     check_iterations: int = option(10_000, "of the critics of the logged policy, for calibration", OURS, above=0)
     tolerance: float = option(
-        0.1, "share by which critics may misjudge the logged cost, and actors miss the limit", OURS, above=0.0
+        0.1, "share of the logged cost, or the limit, by which critics may misjudge and actors miss it", OURS, above=0.0
     )
     fewest: int = option(30, "episodes without which no answer is supported", OURS, above=1)
 
