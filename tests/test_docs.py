@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from apdo import datasets
+
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -20,3 +22,19 @@ def test_the_environment_of_docs_environments_trains(tmp_path, monkeypatch, caps
     assert scope["result"].metrics["return"].shape == (1, 3)
     assert scope["env"].reset(seed=0)[0].shape == (29,)
     assert (tmp_path / "runs" / "tank" / "metrics.jsonl").exists()
+
+
+def test_the_log_of_docs_dual_estimation_is_a_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "dual-estimation.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", text[text.index("## File format") :], re.DOTALL)
+    exec(block, {})
+    data = datasets.load("log.npz")
+    assert (data.samples, data.episodes, data.limits) == (400, 40, (5.0,))
+
+
+def test_the_arrays_that_docs_dual_estimation_names_are_those_of_a_file():
+    text = (DOCS / "dual-estimation.md").read_text()
+    table = text[text.index("| Array |") : text.index("Rows may be in any order")]
+    named = {name for row in table.strip().splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == set(datasets.ENTRIES)

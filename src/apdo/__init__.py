@@ -5,6 +5,7 @@
     action = result.policy(observation)
 
 `result.metrics` holds arrays by name, [seeds, epochs]; `apdo.load(RUN)` gives a policy back from a run folder.
+`apdo.estimate_multipliers(RUN)` says what each limit costs, from a run's buffer or from logged data (`apdo.datasets`).
 """
 
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 from apdo.errors import EnvironmentFailure, InvalidInput, NumericalFailure, StorageFailure
 
 if TYPE_CHECKING:
+    from apdo.datasets import Dataset
+    from apdo.experiment.dual_findings import MultiplierEstimate
     from apdo.experiment.runner import Result
     from apdo.policy import Policy
 
@@ -23,6 +26,7 @@ __all__ = [
     "NumericalFailure",
     "StorageFailure",
     "__version__",
+    "estimate_multipliers",
     "load",
     "resume",
     "train",
@@ -87,3 +91,20 @@ def load(run: str | Path, seed: int | None = None) -> "Policy":
     from apdo.experiment import evaluation
 
     return evaluation.load(run, seed)
+
+
+def estimate_multipliers(
+    source: "str | Path | Dataset", *, run_seed: int | None = None, quiet: bool = True, **options: object
+) -> "MultiplierEstimate":
+    """The optimal multipliers λ* as far as logged data tell, with an interval, diagnostics and a verdict.
+
+    `source` is the folder of a run whose algorithm keeps a buffer (apdo, pd-ddpg; `run_seed` says of which of its
+    seeds), a file of logged transitions, or an `apdo.datasets.Dataset`. Options have the names of `apdo dual`, with "_"
+    for "-" and "__" for ".": `limits=0.2, members=8, iterations=30_000, seed=0, learner__cloning=0.05`.
+
+    Where the data cannot support an answer, `result.supported` is false and `result.unsupported` says why.
+    """
+    from apdo.experiment import multipliers
+
+    changes = {name.replace("__", "."): value for name, value in options.items()}
+    return multipliers.estimate(source, changes, run_seed=run_seed, quiet=quiet)

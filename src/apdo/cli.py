@@ -9,6 +9,7 @@
     apdo report RUN...
     apdo reproduce [STUDY]
     apdo solve FILE
+    apdo dual RUN_OR_FILE
     apdo list
 
 Options and their help come from the configurations themselves (`apdo.options`). JAX is imported only by commands that
@@ -47,6 +48,7 @@ apdo: constrained reinforcement learning in JAX
   apdo report RUN... [options]                 the same and its statistics, as a page for the browser
   apdo reproduce [STUDY] [options]             the paper's experiments with statistics, as a resumable batch
   apdo solve FILE [options]                    the exact optimum of a finite CMDP, with multipliers and proof
+  apdo dual RUN_OR_FILE [options]              what each limit costs, estimated from logged data alone
   apdo list                                    algorithms, environments, presets
   apdo --version
 
@@ -159,6 +161,21 @@ apdo solve FILE [options]
 
   --limits D,D,...         other limits than the file's, one for each constraint
   --out PREFIX             where the results go (default: FILE without its ending, and -optimum)
+"""
+
+DUAL_USAGE = """\
+apdo dual RUN_OR_FILE [options]
+
+  Estimates the optimal multipliers, what one more unit of each limit is worth in return, from logged transitions alone:
+  the buffer in a run's newest checkpoint (apdo, pd-ddpg), or a .npz or .parquet file of your own, of which
+  docs/dual-estimation.md says what is in it. Prints the estimate, a 90 % interval, and checks: critics against logged
+  episodes, the learners against each other, actors against logged actions. Where the data cannot support an answer it
+  says "unsupported", and why; the exit status is 0 then too.
+
+  --out PREFIX             also write PREFIX.json, PREFIX.png and PREFIX.svg
+  --export FILE            write the data to FILE, .npz or .parquet, and estimate nothing
+  --run-seed N             whose buffer, where a run has several seeds (default: the first)
+  --quiet                  no display while it works
 """
 
 
@@ -483,6 +500,43 @@ def _solve(given: list[str]) -> None:
         raise NumericalFailure("the certificate does not hold, so that the optimum is not proved to the tolerance.")
 
 
+def _dual(given: list[str]) -> None:
+    wants_help = any(word in ("-h", "--help") for word in given)
+    if not wants_help and (not given or given[0].startswith("-")):
+        raise InvalidInput("dual needs a run folder or a file of logged data first, as in: apdo dual runs/demo.")
+    from apdo.experiment import multipliers
+
+    if wants_help:
+        print(f"{DUAL_USAGE}\n{_table(_rows(multipliers.Config()))}")
+        return
+    switches = [name for name, _ in _switches(multipliers.Config())]
+    changes = _pairs(given[1:], flags={"quiet", *switches})
+    quiet, out, export = bool(changes.pop("quiet", False)), changes.pop("out", ""), changes.pop("export", "")
+    for name, value in {"out": out, "export": export}.items():
+        if value is None:
+            raise InvalidInput(f"--{name} needs a value.")
+    run_seed = _count({"run-seed": changes.pop("run_seed")}, "run-seed", 0) if "run_seed" in changes else None
+    multipliers.configure(changes)
+    if export:
+        from apdo import datasets
+
+        data, _ = multipliers.open_source(given[0], run_seed)
+        datasets.save(data, export)
+        print(f"{export}: {data.samples:,} transitions of {data.episodes:,} episodes")
+        return
+    prefix = Path(out) if out else None
+    if prefix is not None and not prefix.parent.is_dir():
+        raise InvalidInput(f"the folder {prefix.parent} for {prefix.name} does not exist.")
+    found = multipliers.estimate(given[0], changes, run_seed=run_seed, quiet=quiet)
+    print("\n".join(found.describe()))
+    if prefix is not None:
+        from apdo.report import multipliers as drawing
+
+        results = drawing.save(found.plain(), prefix)
+        pictures = drawing.plot(found.plain(), prefix, f"{Path(given[0]).name}: what each limit costs")
+        print(f"\nresults: {results}\npicture: {', '.join(str(picture) for picture in pictures)}")
+
+
 def _list(given: list[str]) -> None:
     if given and given[0] not in ("-h", "--help"):
         raise InvalidInput(f"list takes no arguments, and was given {given[0]!r}.")
@@ -503,6 +557,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "report": _report,
     "reproduce": _reproduce,
     "solve": _solve,
+    "dual": _dual,
     "list": _list,
 }
 

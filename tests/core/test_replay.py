@@ -164,3 +164,12 @@ def test_a_batch_that_is_not_finite_leaves_the_ring_as_it_was():
             assert held(broken) == held(ring)
             assert int(broken.inserted) == int(ring.inserted)
         ring = insert(ring, numbered(range(4 * i + 1, 4 * i + 5)))
+
+
+def test_a_ring_made_of_transitions_holds_just_them():
+    batch = numbered(range(7))
+    ring = replay.of(batch)
+    assert int(ring.filled) == ring.capacity == 7
+    back = take(ring, jnp.arange(7))
+    for name in ("observation", "action", "reward", "cost", "next_observation", "terminated", "step"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(batch, name))

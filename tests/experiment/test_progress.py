@@ -216,6 +216,13 @@ def test_a_finished_phase_leaves_the_picture(clock):
     assert "off-policy training" not in drawn(progress)
 
 
+def test_work_without_epochs_shows_only_its_phases(clock):
+    progress = Progress("multipliers of a file", 0, (0.2,), stream=Terminal(), clock=clock)
+    progress.phase("off-policy training", 1, 2)
+    assert "epoch" not in drawn(progress)
+    assert "off-policy training" in drawn(progress)
+
+
 def drawn(progress):
     console = Console(file=io.StringIO(), width=100, record=True)
     console.print(progress._picture())

@@ -9,7 +9,7 @@ import pytest
 import apdo
 from apdo import algorithms, envs, options
 from apdo.algorithms import pd_ddpg
-from apdo.experiment import settings
+from apdo.experiment import multipliers, settings
 from apdo.experiment.presets import PRESETS
 
 SOURCE = Path(apdo.__file__).parent
@@ -17,6 +17,7 @@ SOURCE = Path(apdo.__file__).parent
 
 def configurations():
     yield settings.Settings()
+    yield multipliers.Config()
     yield from (algorithms.find(name).Config() for name in algorithms.ALGORITHMS)
     yield from (envs.find(name)() for name in envs.ENVIRONMENTS)
 

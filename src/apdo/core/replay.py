@@ -46,6 +46,19 @@ def init(capacity: int, batch: int, observation_size: int, action_size: int, con
     )
 
 
+def of(batch: Transition) -> Replay:
+    """A full ring of just these transitions, to learn from; nothing more can be inserted."""
+    rows = _pack(batch)
+    return Replay(
+        rows=rows,
+        inserted=jnp.asarray(rows.shape[0]),
+        capacity=rows.shape[0],
+        observation_size=batch.observation.shape[-1],
+        action_size=batch.action.shape[-1],
+        constraints=batch.cost.shape[-1],
+    )
+
+
 def insert(replay: Replay, batch: Transition) -> Replay:
     """The ring after B more transitions, the oldest overwritten; a batch with NaN or infinity leaves it as it was."""
     rows = _pack(batch)

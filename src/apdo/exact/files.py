@@ -1,40 +1,37 @@
 """Finite CMDPs as files: a NumPy .npz of named arrays (docs/ground-truth.md, "File format").
 
-A file may come from anywhere. Nothing in it is executed (no pickles), and nothing is allocated before the headers agree
-with each other and with the size of the file: members are stored as they are, so that the arrays together are no larger
-than the file.
+A file may come from anywhere: `apdo.npz` reads it, and nothing of it is believed unchecked.
 """
 
 import dataclasses
-import io
-import math
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from apdo.errors import InvalidInput, unknown
+from apdo import npz
+from apdo.errors import InvalidInput
 from apdo.exact.solution import Solution
 from apdo.finite import FiniteCMDP
 
 SPARSE = ("transition_data", "transition_indices", "transition_indptr")
-AXES = {
-    "transition": 3,
-    **dict.fromkeys(SPARSE, 1),
-    "reward": 2,
-    "cost": 3,
-    "start": 1,
-    "discount": 0,
-    "limits": 1,
-    "ending": 2,
-    "cost_names": 1,
+ENTRIES = {
+    "transition": npz.Entry((3,)),
+    "transition_data": npz.Entry((1,)),
+    "transition_indices": npz.Entry((1,), npz.WHOLE),
+    "transition_indptr": npz.Entry((1,), npz.WHOLE),
+    "reward": npz.Entry((2,)),
+    "cost": npz.Entry((3,)),
+    "start": npz.Entry((1,)),
+    "discount": npz.Entry((0,)),
+    "limits": npz.Entry((1,)),
+    "ending": npz.Entry((2,)),
+    "cost_names": npz.Entry((1,), npz.TEXT),
 }
-"""The arrays that a file may hold, and how many axes each has."""
+"""The arrays that a file may hold."""
 NEEDED = ("reward", "cost", "start", "discount", "limits")
-_INTEGERS = ("transition_indices", "transition_indptr")
 
 
 def save(cmdp: FiniteCMDP, path: str | os.PathLike[str]) -> None:
@@ -66,63 +63,11 @@ def _write(arrays: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str]) -> FiniteCMDP:
     """Read a CMDP and check everything about it; an `InvalidInput` of one sentence says what is wrong."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = _arrays(archive, Path(path).stat().st_size)
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror or error}.") from error
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from error
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise InvalidInput(f"{path} is not an undamaged .npz file: {str(error).rstrip('.')}.") from error
+    arrays = npz.read(path, ENTRIES, NEEDED)
     try:
         return _cmdp(arrays)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
-
-
-def _arrays(archive: zipfile.ZipFile, size: int) -> dict[str, np.ndarray]:
-    """Every array, once all headers are in order."""
-    members: dict[str, zipfile.ZipInfo] = {}
-    for member in archive.infolist():
-        name = member.filename.removesuffix(".npy")
-        if name not in AXES:
-            raise unknown("array", name, AXES)
-        if name in members:
-            raise InvalidInput(f"the array {name} is there twice.")
-        if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-            raise InvalidInput(f"the array {name} is compressed; save with numpy.savez, not savez_compressed.")
-        members[name] = member
-    missing = [name for name in NEEDED if name not in members]
-    if missing:
-        raise InvalidInput(f"the array {missing[0]} is missing.")
-    if sum(member.file_size for member in members.values()) > size:
-        raise InvalidInput("the arrays are declared larger than the file.")
-    for name, member in members.items():
-        _check_header(archive, name, member)
-    return {name: _read(archive, member) for name, member in members.items()}
-
-
-def _check_header(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> None:
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise InvalidInput(f"the array {name} is of an unknown version {version}.")
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-        declared = file.tell() + math.prod(shape) * dtype.itemsize
-    wanted = {"cost_names": "U"}.get(name, "iu" if name in _INTEGERS else "fiu")
-    if dtype.hasobject or dtype.kind not in wanted:
-        said = {"U": "text", "iu": "whole numbers", "fiu": "real numbers"}[wanted]
-        raise InvalidInput(f"the array {name} must hold {said}, and has dtype {dtype}.")
-    if len(shape) != AXES[name]:
-        raise InvalidInput(f"the array {name} must have {AXES[name]} axes, and has shape {list(shape)}.")
-    if declared != member.file_size:
-        raise InvalidInput(f"the array {name} declares {declared} bytes, and has {member.file_size}.")
-
-
-def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    return np.lib.format.read_array(io.BytesIO(archive.read(member)), allow_pickle=False)
 
 
 def _cmdp(arrays: dict[str, np.ndarray]) -> FiniteCMDP:

@@ -84,9 +84,8 @@ class Evaluation:
     undiscounted_cost: tuple[Estimate, ...]
 
 
-def load_run(folder: str | Path, *, without_environment: bool = False) -> tuple[Experiment, loop.Training, loop.State]:
-    """A run's experiment and its latest state, for all seeds; an environment of the host need not be there."""
-    folder = Path(folder)
+def restore(folder: Path, *, without_environment: bool = False) -> tuple[Experiment, loop.Training, loop.State]:
+    """A run's experiment and the shapes of its state, for all seeds; an environment of the host need not be there."""
     description = runs.read_description(folder)
     config, task = description.get("config", {}), None
     if without_environment and isinstance(config, dict) and isinstance(config.get("environment"), str):
@@ -94,17 +93,28 @@ def load_run(folder: str | Path, *, without_environment: bool = False) -> tuple[
     experiment = Experiment.restore(config, task)
     training = training_of(experiment)
     seeds = list(range(experiment.settings.seeds))
-    like = jax.eval_shape(lambda: loop.start(training, seeds))
+    return experiment, training, jax.eval_shape(lambda: loop.start(training, seeds))
+
+
+def load_run(folder: str | Path, *, without_environment: bool = False) -> tuple[Experiment, loop.Training, loop.State]:
+    """A run's experiment and its latest state, for all seeds; an environment of the host need not be there."""
+    folder = Path(folder)
+    experiment, training, like = restore(folder, without_environment=without_environment)
     return experiment, training, checkpoint.load(checkpoint.latest(folder), like)
+
+
+def place_of(folder: str | Path, experiment: Experiment, seed: int | None) -> int:
+    """Where a seed stands among a run's; the first one if none is named."""
+    first, count = experiment.settings.seed, experiment.settings.seeds
+    if seed is not None and not first <= seed < first + count:
+        raise InvalidInput(f"{folder} has the seeds {first} to {first + count - 1}, not {seed}.")
+    return 0 if seed is None else seed - first
 
 
 def load(folder: str | Path, seed: int | None = None) -> Policy:
     """The policy that a run has learned; of its first seed unless another is named."""
     experiment, training, state = load_run(folder, without_environment=True)
-    first, count = experiment.settings.seed, experiment.settings.seeds
-    if seed is not None and not first <= seed < first + count:
-        raise InvalidInput(f"{folder} has the seeds {first} to {first + count - 1}, not {seed}.")
-    return policies_of(training, state.algorithm)[0 if seed is None else seed - first]
+    return policies_of(training, state.algorithm)[place_of(folder, experiment, seed)]
 
 
 def evaluate(

@@ -75,6 +75,8 @@ class Progress:
 
     with Progress("apdo on point-gather", epochs=150, limits=(0.2,)) as progress:
         progress.epoch(1, {"return": 1.9, "cost": [0.8]}, steps_per_second=83_000, seconds_left=200)
+
+    With epochs 0, work that has none, only phases are shown.
     """
 
     def __init__(
@@ -196,7 +198,9 @@ class Progress:
         from rich.text import Text
 
         head = Text(self._title, style="bold")
-        if self._epoch is None:
+        if not self._epochs:
+            lines = [head]
+        elif self._epoch is None:
             lines = [head, _bar(0, self._epochs, f"epoch 0/{self._epochs}"), Text("waiting for the first epoch", "dim")]
         else:
             pace = f"{_rate(self._epoch.steps_per_second)} steps/s   {_left(self._epoch.seconds_left)}"

@@ -1,0 +1,239 @@
+"""An estimate of the multipliers with what speaks for and against it: a verdict, in words and as plain values.
+
+The data support an answer unless one of these says otherwise; each is a sentence of its own:
+
+    episodes       there are too few
+    interval       it is wider than the estimate itself, for a price that matters
+    calibration    critics of the logged policy miss its Monte-Carlo cost by more than the tolerance and two standard
+                   errors, or most of that cost lies beyond where the episodes were cut off
+    reach          no logged policy and no learned actor keeps the limit
+    settling       the actors' cost is not at the limit though the price is not zero, or the price still swings
+    coverage       most of what the actors do was hardly ever logged
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apdo.datasets import Dataset
+
+Floats = NDArray[np.float64]
+
+NEGLIGIBLE = 0.01
+"""A price is next to nothing if the limit, or the logged cost, is worth no more than this share of the return at it."""
+UNCOVERED = 0.5
+"""The share of states, or of probability, outside what was logged from which on no answer is supported."""
+SWINGING = 0.25
+"""The share of a price by which it may still swing."""
+MOSTLY = 0.5
+"""The share of a cost beyond the end of the episodes from which on it cannot be checked."""
+BLOCKS = 10
+"""Parts of the data, in order of their episodes, that are taken for different policies."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """What is known of the data and of the learners, in the data's own units. K signals: the return, then the costs."""
+
+    samples: int
+    episodes: int
+    logged: Floats
+    """[K]: the Monte-Carlo mean of the logged episodes; of those cut off, with what a critic expects beyond."""
+    logged_error: Floats
+    """[K]: its standard error."""
+    blocks: Floats
+    """[P, M]: the mean cost of each part of the data, in order of the episodes."""
+    calibrated: Floats
+    """[K]: what critics of the logged policy say of it at the same starts."""
+    calibration_error: Floats
+    """[K]: the standard error of the difference."""
+    tail: Floats
+    """[K]: the share of `logged` that lies beyond the end of the episodes."""
+    actor_cost: Floats
+    """[E, M]: each member's cost by its own critics, over the last half of its iterations."""
+    disagreement: Floats
+    """[M]: the standard deviation among the members' critics about the cost of one and the same actor's first action.
+    After it each has its own actor in mind, so that this holds both the critics' errors and the actors' differences."""
+    swing: Floats
+    """[M]: the standard deviation of a member's multiplier along the last half of its path; the median member's."""
+    distance: float | None
+    """Of vectors: from the logged actions, in their standard deviations."""
+    outside: float
+    """The share of states where an actor's vector leaves the logged 1 to 99 % range; or the probability that the actors
+    give to choices rarely logged near."""
+
+    @property
+    def bias(self) -> Floats:
+        """[K]: by how much the critics of the logged policy are above its Monte-Carlo mean."""
+        return self.calibrated - self.logged
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MultiplierEstimate:
+    """λ* of each constraint as far as logged data tell."""
+
+    multiplier: Floats
+    """[M]: λ^OFF, what one more unit of limit is worth in return."""
+    low: Floats
+    high: Floats
+    """[M]: the ends of the 90 % interval; `high` is infinite for a single member."""
+    members: Floats
+    """[E, M]: each member's own."""
+    iterations: NDArray[np.int64]
+    path: Floats
+    """[P, E, M]: the members' multipliers after so many `iterations` [P]."""
+    limits: tuple[float, ...]
+    cost_names: tuple[str, ...]
+    diagnostics: Diagnostics
+    unsupported: tuple[str, ...]
+    """Why the data cannot support this answer, a sentence each; none if they do."""
+
+    @property
+    def supported(self) -> bool:
+        """Whether no check speaks against the answer."""
+        return not self.unsupported
+
+    def describe(self) -> list[str]:
+        """The estimate, its diagnostics and the verdict, line by line."""
+        about = self.diagnostics
+        head = f"{about.samples:,} transitions of {about.episodes:,} episodes, {len(self.members)} learners"
+        return [head, "", *_prices(self), *_checks(self), "", *_verdict(self)]
+
+    def plain(self) -> dict[str, Any]:
+        """Everything as values that JSON can hold; what is infinite is null."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "diagnostics"}
+        about = {f.name: getattr(self.diagnostics, f.name) for f in dataclasses.fields(self.diagnostics)}
+        return _plain({"supported": self.supported} | fields | {"diagnostics": about})
+
+
+def reasons(
+    data: Dataset, multiplier: Floats, low: Floats, high: Floats, about: Diagnostics, tolerance: float, fewest: int
+) -> Iterator[str]:
+    """Why the data cannot support an answer, a sentence each."""
+    if about.episodes < fewest:
+        yield f"there are only {about.episodes} episodes, fewer than the {fewest} that an answer needs"
+    for i, name in enumerate(data.cost_names):
+        limit, price = data.limits[i], float(multiplier[i])
+        small = negligible(about, limit, i)
+        if high[i] > small and high[i] - low[i] > price:
+            if math.isinf(high[i]):
+                yield f"the price of {name} has no interval, since a single learner has no spread; ask for more members"
+            else:
+                yield (
+                    f"the interval of {name}'s price, {low[i]:.3g} to {high[i]:.3g}, is wider than the estimate "
+                    f"{price:.3g} itself"
+                )
+        yield from _calibration(name, about, limit, i, tolerance)
+        yield from _reach(name, about, limit, i, tolerance, binding=price > small)
+        if price > small and about.swing[i] > SWINGING * price:
+            yield (
+                f"the price of {name} still swings, by ± {about.swing[i]:.3g} around {price:.3g}, and the mean of a "
+                "swing need not be its centre; try a smaller learner.dual_rate or a larger learner.actor_rate"
+            )
+    if about.outside > UNCOVERED:
+        what = "actions outside of what was logged" if about.distance is not None else "choices hardly ever logged"
+        yield f"the learned actors want {what} in {about.outside:.0%} of the cases, of which the data tell nothing"
+
+
+def negligible(about: Diagnostics, limit: float, i: int) -> float:
+    """The price below which constraint i is next to free."""
+    unit = max(abs(limit), abs(float(about.logged[1 + i])))
+    return NEGLIGIBLE * abs(float(about.logged[0])) / unit if unit else 0.0
+
+
+def _calibration(name: str, about: Diagnostics, limit: float, i: int, tolerance: float) -> Iterator[str]:
+    logged, bias, error = (float(part[1 + i]) for part in (about.logged, about.bias, about.calibration_error))
+    if about.tail[1 + i] > MOSTLY:
+        yield (
+            f"the episodes are cut off so early that {about.tail[1 + i]:.0%} of their {name} lies beyond their end, "
+            "where nothing was logged"
+        )
+    elif not abs(bias) <= tolerance * max(abs(logged), abs(limit)) + 2.0 * error:
+        yield (
+            f"critics trained on this data misjudge the logged {name}: they say {logged + bias:.3g}, and the episodes "
+            f"{logged:.3g} (± {error:.2g}); more iterations, or observations that tell more, may help"
+        )
+
+
+def _reach(name: str, about: Diagnostics, limit: float, i: int, tolerance: float, *, binding: bool) -> Iterator[str]:
+    # Critics that may misjudge the logged cost by so much know no other cost better.
+    slack = tolerance * max(abs(limit), abs(float(about.logged[1 + i])))
+    actors, blocks = about.actor_cost[:, i], about.blocks[:, i]
+    middle = float(np.median(actors))
+    if min(actors.min(), blocks.min()) > limit + slack:
+        yield (
+            f"no policy in the data and no learned actor keeps the limit {limit:g} of {name}: the least cost is "
+            f"{min(actors.min(), blocks.min()):.3g}; it may be out of reach, or the iterations too few"
+        )
+    elif middle > limit + slack or (binding and middle < limit - slack):
+        yield (
+            f"the price of {name} has not settled: the learned actors cost {middle:.3g} where the limit is {limit:g}; "
+            "try more iterations"
+        )
+
+
+# Words.
+
+
+def _prices(found: MultiplierEstimate) -> Iterator[str]:
+    for i, name in enumerate(found.cost_names):
+        price, low, high = (float(part[i]) for part in (found.multiplier, found.low, found.high))
+        ends = "no interval" if math.isinf(high) else f"90 % interval {low:.3g} to {high:.3g}"
+        yield f"{name}: limit {found.limits[i]:g}, λ = {price:.4g} ({ends})"
+        if price <= negligible(found.diagnostics, found.limits[i], i):
+            yield "  one more unit of limit is worth next to nothing"
+        else:
+            yield f"  one more unit of limit is worth about {price:.3g} in return, at the margin"
+        own = ", ".join(f"{value:.3g}" for value in found.members[:12, i])
+        yield f"  the learners' own: {own}{', ...' if len(found.members) > 12 else ''}"
+        yield ""
+
+
+def _checks(found: MultiplierEstimate) -> Iterator[str]:
+    about = found.diagnostics
+    yield "checks"
+    for k, name in enumerate(("return", *found.cost_names)):
+        yield (
+            f"  logged {name}: {about.logged[k]:.4g} ± {about.logged_error[k]:.2g} by its episodes, "
+            f"{about.calibrated[k]:.4g} by critics trained on them (off by {about.bias[k]:+.2g} ± "
+            f"{about.calibration_error[k]:.2g})"
+        )
+        if about.tail[k] > 0.01:
+            yield f"    of it {about.tail[k]:.0%} lies beyond where episodes were cut off, and is a critic's guess"
+    for i, name in enumerate(found.cost_names):
+        yield (
+            f"  {name} of the learned actors: {np.median(about.actor_cost[:, i]):.4g} by their critics, which "
+            f"disagree by {about.disagreement[i]:.2g}; parts of the data: {about.blocks[:, i].min():.3g} to "
+            f"{about.blocks[:, i].max():.3g}"
+        )
+        yield f"  the price of {name} swings by ± {about.swing[i]:.2g} along the last half of the learners' paths"
+    if about.distance is None:
+        yield f"  coverage: {about.outside:.1%} of the actors' probability goes to choices rarely logged near"
+    else:
+        yield (
+            f"  coverage: the actors are {about.distance:.2g} standard deviations from the logged actions, and leave "
+            f"their 1 to 99 % range in {about.outside:.1%} of states"
+        )
+
+
+def _verdict(found: MultiplierEstimate) -> Iterator[str]:
+    if found.supported:
+        yield "supported: no check speaks against this answer"
+        return
+    yield "unsupported: the data cannot support this answer"
+    for reason in found.unsupported:
+        yield f"  {reason}"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,321 @@
+"""λ* from logged data alone: `apdo dual`.
+
+The estimate itself is `algorithms.dual_estimate`, the one that APDO jumps by. Here it meets data from anywhere: a run's
+buffer, a file, arrays. The learner's settings suit signals of order one, so that what is not is brought there first
+(`Units`), and the answer is given back in the data's own units.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from numpy.typing import NDArray
+
+from apdo import datasets, options
+from apdo.algorithms import dual_diagnostics, dual_estimate, pd_ddpg
+from apdo.core import replay
+from apdo.core.data import Transition
+from apdo.datasets import Dataset
+from apdo.errors import InvalidInput, NumericalFailure
+from apdo.experiment import logged
+from apdo.experiment.compilation import keep_compiled_programs
+from apdo.experiment.dual_findings import BLOCKS, Diagnostics, MultiplierEstimate, reasons
+from apdo.experiment.progress import Progress
+from apdo.options import OURS, one_of, option
+from apdo.problem import Problem
+
+_LOOKS = 60
+"""Points of the members' paths that are kept."""
+_JUDGED = 4000
+_NEIGHBOURLY = 1000
+"""Starts, and states, at which the actors are looked at; for choices, whose neighbours must be found, fewer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(dual_estimate.Config):
+    """Settings of `apdo dual`: those of the estimate, of its checks and of its verdict."""
+
+    limits: tuple[float, ...] = option((), "one limit for each cost, with commas; empty: the data's own", "the data")
+    seed: int = option(0, "of the first weights and of the minibatches", OURS, within=(0, 2**31))
+    scaling: str = option(
+        "auto",
+        "auto: observations, actions, rewards and costs that are not of order one are brought there for the learners",
+        OURS,
+        choices=one_of("auto", "none"),
+    )
+    check_iterations: int = option(10_000, "of the critics of the logged policy, for calibration", OURS, above=0)
+    tolerance: float = option(
+        0.1, "share of the logged cost, or the limit, by which critics may misjudge and actors miss it", OURS, above=0.0
+    )
+    fewest: int = option(30, "episodes without which no answer is supported", OURS, above=1)
+
+
+def estimate(
+    source: str | Path | Dataset, changes: dict[str, Any], *, run_seed: int | None = None, quiet: bool = True
+) -> MultiplierEstimate:
+    """The multipliers of a run's buffer, a file of logged data, or a dataset, with some options changed."""
+    config = configure(changes)
+    data, name = open_source(source, run_seed)
+    if config.limits:
+        data = data.with_limits(config.limits)
+    keep_compiled_programs()
+    with Progress(f"multipliers of {name}", 0, data.limits, quiet=quiet) as progress:
+        return _estimate(config, data, progress)
+
+
+def configure(changes: dict[str, Any]) -> Config:
+    """The settings with some changed; a single limit needs no list."""
+    limits = changes.get("limits")
+    if isinstance(limits, int | float):
+        changes = changes | {"limits": (limits,)}
+    elif isinstance(limits, np.ndarray):
+        changes = changes | {"limits": tuple(limits.reshape(-1).tolist())}
+    return options.override(Config(), changes)
+
+
+def open_source(source: str | Path | Dataset, run_seed: int | None = None) -> tuple[Dataset, str]:
+    """The logged data, and a name for them."""
+    if isinstance(source, Dataset):
+        return source, "the dataset"
+    path = Path(source)
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{str(source)!r} cannot be a run folder or a file: {error}.") from None
+    if not exists:
+        raise InvalidInput(f"there is no run folder or file {path}.")
+    if is_folder:
+        return logged.of_run(path, run_seed), str(path)
+    if run_seed is not None:
+        raise InvalidInput(f"{path} is a file, and only a run has seeds.")
+    return datasets.load(path), str(path)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """How the data are seen by the learners: (x - shift) / scale of vectors, factor · x of signals."""
+
+    observation: tuple[NDArray[np.float32], NDArray[np.float32]]
+    action: tuple[NDArray[np.float32], NDArray[np.float32]]
+    signals: NDArray[np.float64]
+    """[K]: factors on the reward and on each cost."""
+
+    @property
+    def price(self) -> NDArray[np.float64]:
+        """[M]: what turns the learners' multipliers into the data's: λ = λ' c / r."""
+        return self.signals[1:] / self.signals[0]
+
+
+def units(data: Dataset, scaling: str) -> Units:
+    """What brings the data to order one; what is there already is left as it is, bit for bit.
+
+    An entry of an observation is there if its largest size lies between 0.1 and 10; an entry of an action if its
+    deviation lies between 0.2 and 2 and its mean within ±1; a signal if the larger of its mean and its deviation over
+    episodes, discounted, lies between 0.1 and 50.
+    """
+    seen, done = data.observation, data.action
+    plain = (np.zeros(seen.shape[1], np.float32), np.ones(seen.shape[1], np.float32))
+    still = (np.zeros(done.shape[1], np.float32), np.ones(done.shape[1], np.float32))
+    if scaling == "none":
+        return Units(plain, still, np.ones(1 + data.constraints))
+    size = np.abs(seen).max(axis=0)
+    observation = _standard(seen, (size == 0) | ((size >= 0.1) & (size <= 10.0)))
+    mean, deviation = done.mean(axis=0, dtype=np.float64), done.std(axis=0, dtype=np.float64)
+    fits = (deviation >= 0.2) & (deviation <= 2.0) & (np.abs(mean) <= 1.0)
+    action = still if data.choices else _standard(done, fits)
+    totals = data.discounted()
+    reach = np.maximum(np.abs(totals.mean(axis=0)), totals.std(axis=0))
+    factors = np.where((reach == 0) | ((reach >= 0.1) & (reach <= 50.0)), 1.0, 1.0 / np.where(reach == 0, 1.0, reach))
+    return Units(observation, action, factors)
+
+
+def _standard(values: NDArray[np.float32], fits: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    mean, deviation = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
+    deviation = np.where(deviation > 1e-6 * np.abs(mean), deviation, 1.0)
+    return np.where(fits, 0.0, mean).astype(np.float32), np.where(fits, 1.0, deviation).astype(np.float32)
+
+
+def _as_seen(data: Dataset, units: Units) -> Transition:
+    def standard(values: NDArray[np.float32], unit: tuple[NDArray[np.float32], NDArray[np.float32]]) -> jax.Array:
+        return jnp.asarray((values - unit[0]) / unit[1])
+
+    factors = units.signals.astype(np.float32)
+    return Transition(
+        observation=standard(data.observation, units.observation),
+        action=standard(data.action, units.action),
+        reward=jnp.asarray(data.reward * factors[0]),
+        cost=jnp.asarray(data.cost * factors[1:]),
+        next_observation=standard(data.next_observation, units.observation),
+        terminated=jnp.asarray(data.terminated),
+        truncated=jnp.asarray(data.truncated),
+        step=jnp.asarray(data.step, dtype=jnp.int32),
+    )
+
+
+def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEstimate:
+    scale = units(data, config.scaling)
+    batch = _as_seen(data, scale)
+    problem = Problem(
+        observation_size=data.observation.shape[1],
+        action_size=data.action.shape[1],
+        batch=data.samples,
+        limits=tuple(float(limit) for limit in scale.signals[1:] * data.limits),
+        discount=data.discount,
+        cost_discount=data.cost_discount,
+        horizon=data.horizon,
+        truncates=not data.horizon_terminates,
+        discrete_actions=data.choices > 0,
+    )
+    key = random.key(config.seed)
+    members, looks = _learn(config, problem, batch, key, progress, scale)
+    found = dual_estimate.estimate(members)
+    multiplier, low, high = (
+        np.asarray(part, np.float64) * scale.price for part in (found.multiplier, found.low, found.high)
+    )
+    progress.phase("checking the critics against the logged episodes", 0, 1)
+    about = _diagnose(config, problem, data, batch, scale, members, looks, random.fold_in(key, 1))
+    progress.end_phase()
+    return MultiplierEstimate(
+        multiplier=multiplier,
+        low=low,
+        high=high,
+        members=np.asarray(members.multiplier_mean, np.float64) * scale.price,
+        iterations=looks.iterations,
+        path=looks.multiplier,
+        limits=data.limits,
+        cost_names=data.cost_names,
+        diagnostics=about,
+        unsupported=tuple(reasons(data, multiplier, low, high, about, config.tolerance, config.fewest)),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Looks:
+    """What was seen while the members learned, in the data's own units."""
+
+    iterations: NDArray[np.int64]
+    multiplier: NDArray[np.float64]
+    cost: NDArray[np.float64]
+
+
+def _learn(
+    config: Config, problem: Problem, batch: Transition, key: jax.Array, progress: Progress, scale: Units
+) -> tuple[pd_ddpg.LearnerState, _Looks]:
+    """The members after all their iterations, in pieces between which there is a look; no result depends on those."""
+    buffer = replay.of(batch)
+    learn = jax.jit(lambda members, buffer, count: dual_estimate.learn(config, problem, members, buffer, count))
+    members = jax.jit(lambda key: dual_estimate.start(config, problem, key))(key)
+    piece = max(1, config.iterations // (_LOOKS * pd_ddpg.BLOCK)) * pd_ddpg.BLOCK
+    done, looks = 0, []
+    while done < config.iterations:
+        progress.phase(*_phase(config, done, members, scale))
+        size = min(piece, config.iterations - done)
+        members = jax.block_until_ready(learn(members, buffer, jnp.asarray(size)))
+        done += size
+        if not np.all(np.isfinite(members.multiplier_mean)):
+            raise NumericalFailure(
+                f"the multipliers are not finite after {done} iterations; try smaller learner.critic_rate and "
+                "learner.dual_rate, or --scaling auto."
+            )
+        looks.append((done, np.asarray(members.multiplier.value), np.asarray(members.critic_cost)))
+    progress.phase(*_phase(config, done, members, scale))
+    progress.end_phase()
+    return members, _Looks(
+        iterations=np.asarray([look[0] for look in looks]),
+        multiplier=np.asarray([look[1] for look in looks], dtype=np.float64) * scale.price,
+        cost=np.asarray([look[2] for look in looks], dtype=np.float64) / scale.signals[1:],
+    )
+
+
+def _phase(config: Config, done: int, members: pd_ddpg.LearnerState, scale: Units) -> tuple[str, int, int, str]:
+    so_far = np.median(np.asarray(members.multiplier_mean), axis=0) * scale.price
+    shown = "so far " + ", ".join(f"{value:.3g}" for value in so_far) if done else ""
+    return "training the multiplier off-policy", done, config.iterations, shown
+
+
+def _diagnose(
+    config: Config,
+    problem: Problem,
+    data: Dataset,
+    batch: Transition,
+    scale: Units,
+    members: pd_ddpg.LearnerState,
+    looks: _Looks,
+    key: jax.Array,
+) -> Diagnostics:
+    critic_key, judge_key = random.split(key)
+    rng = np.random.default_rng(config.seed)
+    critic_says, logged_says, tail = _calibrate(config, problem, data, batch, scale, critic_key)
+    n = data.episodes
+    parts = [logged_says[part, 1:].mean(axis=0) for part in np.array_split(np.arange(n), min(BLOCKS, n))]
+    first = batch.observation[_draw(rng, data.starts, _JUDGED)]
+    table = np.asarray(dual_diagnostics.judgements(config.learner, problem, members, first, judge_key), np.float64)
+    judged = table[..., 1:] / scale.signals[1:]
+    distance, outside = _coverage(data, batch, members, rng)
+    late = looks.iterations > config.iterations // 2
+    return Diagnostics(
+        samples=data.samples,
+        episodes=n,
+        logged=logged_says.mean(axis=0),
+        logged_error=logged_says.std(axis=0, ddof=1) / np.sqrt(n),
+        blocks=np.asarray(parts),
+        calibrated=critic_says.mean(axis=0),
+        calibration_error=(critic_says - logged_says).std(axis=0, ddof=1) / np.sqrt(n),
+        tail=tail,
+        actor_cost=looks.cost[late].mean(axis=0),
+        disagreement=judged.std(axis=1).mean(axis=0),
+        swing=np.median(looks.multiplier[late].std(axis=0), axis=0),
+        distance=distance,
+        outside=outside,
+    )
+
+
+def _calibrate(
+    config: Config, problem: Problem, data: Dataset, batch: Transition, scale: Units, key: jax.Array
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """For each episode [N, K], what critics of the logged policy say at its start, and what came; the share beyond."""
+    last = np.zeros(data.samples, dtype=bool)
+    last[data.ends] = True
+    after = np.minimum(np.arange(data.samples) + 1, data.samples - 1)
+    steps = dual_diagnostics.Logged(
+        batch=batch,
+        next_action=batch.action[after],
+        known=jnp.asarray(np.flatnonzero(~last | data.terminated)),
+    )
+    fit: Callable[..., pd_ddpg.Networks] = jax.jit(
+        lambda steps, count, key: dual_diagnostics.behaviour_critic(config.learner, problem, steps, count, key)
+    )
+    critic = fit(steps, jnp.asarray(config.check_iterations), key)
+
+    def says(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        q = jax.jit(pd_ddpg.Networks.q)(critic, batch.observation[rows], batch.action[rows], batch.step[rows])
+        return np.asarray(q, np.float64).T / scale.signals
+
+    ends = data.ends
+    signals = np.concatenate([data.reward[ends, None], data.cost[ends]], axis=1)
+    factors = np.asarray([data.discount] + [data.cost_discount] * data.constraints)
+    beyond = factors ** data.step[ends, None] * (says(ends) - signals) * ~data.terminated[ends, None]
+    came = data.discounted() + beyond
+    size = np.abs(came).mean(axis=0)
+    return says(data.starts), came, np.abs(beyond).mean(axis=0) / np.where(size > 0.0, size, 1.0)
+
+
+def _coverage(
+    data: Dataset, batch: Transition, members: pd_ddpg.LearnerState, rng: np.random.Generator
+) -> tuple[float | None, float]:
+    rows = _draw(rng, np.arange(data.samples), _NEIGHBOURLY if data.choices else _JUDGED)
+    done = np.asarray(dual_diagnostics.actions(members, batch.observation[rows]))
+    if not data.choices:
+        everything = np.asarray(batch.action)
+        return dual_diagnostics.coverage_of_vectors(done, everything[rows], everything)
+    states = np.asarray(batch.observation)
+    return None, dual_diagnostics.coverage_of_choices(done, states[rows], states, data.action, rng)
+
+
+def _draw(rng: np.random.Generator, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    return rows if len(rows) <= most else rng.choice(rows, most, replace=False)
