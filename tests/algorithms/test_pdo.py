@@ -1,5 +1,6 @@
 """PDO's epoch: the order of its parts, and what each sees."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,10 +16,15 @@ from problems import Reach, problem_of, random_batch
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 
 
+def priced(config, state, multiplier):
+    """The state with another λ^(k)."""
+    return dataclasses.replace(state, multiplier=dual.start(config.rule, jnp.asarray(multiplier)))
+
+
 def one_epoch(config, task, limits, multiplier):
     problem = problem_of(task, 200, limits)
     state = pdo.init(config, problem, random.key(0))
-    state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray(multiplier)))
+    state = priced(config, state, multiplier)
     batch = random_batch(random.key(1), task, 10, 20)
     after, metrics = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, batch, random.key(2))
     return problem, batch, state, after, metrics
@@ -80,7 +86,7 @@ def test_large_multipliers_turn_the_primal_step_against_the_cost():
         config = pdo.Config(**SMALL)
         problem = problem_of(task, 200, (1.0,))
         state = pdo.init(config, problem, random.key(0))
-        state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray(multiplier)))
+        state = priced(config, state, multiplier)
         batch = random_batch(random.key(1), task, 10, 20)
         # reward and cost are the same thing
         batch = jax.tree.map(lambda x: x, batch)
@@ -126,7 +132,7 @@ def test_a_combined_value_function_is_fitted_to_reward_less_priced_costs():
         **{**vars(batch), "reward": jnp.ones((10, 20)), "cost": jnp.tile(jnp.asarray([1.0, 0.25]), (10, 20, 1))}
     )
     state = pdo.init(config, problem, random.key(0))
-    state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray([0.5, 2.0])))
+    state = priced(config, state, [0.5, 2.0])
     after, _ = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, constant, random.key(2))
     fitted = critics.values(after.critic, constant.observation.reshape(200, -1))
     # r - Σ λ c = 1 - 0.5 - 0.5 = 0 at each step, so the value is 0 everywhere
