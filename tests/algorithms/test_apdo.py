@@ -1,5 +1,7 @@
 """APDO is PDO but for one jump."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -76,3 +78,17 @@ def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers():
     np.testing.assert_allclose(reported.low, middle - reach, rtol=1e-4)
     np.testing.assert_allclose(reported.high, middle + reach, rtol=1e-4)
     assert int(learner.iteration[0, 0]) == 150
+
+
+def test_epochs_pass_for_the_safety_dial_whoever_plays_them():
+    """π_0 while it explores, the off-policy actor on trial: the limit enforced counts from the first epoch of all."""
+    noisy = dataclasses.replace(OFF_POLICY, learner=dataclasses.replace(LEARNER, action_noise=0.25))
+    config = apdo.Config(
+        k_adj=1, off_policy=noisy, explore=True, safety=1.0, safety_half_life=2.0, adjust="primal-dual", **SMALL
+    )
+    state, history = run(training_of(apdo, config, Reach(costs=2)), [3], 4)
+    first = history[0]["cost"]
+    assert np.all(first > 0.5)
+    for epoch, row in enumerate(history):
+        np.testing.assert_allclose(row["enforced_limit"], 0.5 - (first - 0.5) * 2 ** (-epoch / 2.0), rtol=1e-4)
+    assert int(state.algorithm.pdo.dial.epoch[0]) == 4
