@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow check bench theory ground-truth real-problems torture clean
+.PHONY: demo test test-slow check bench theory ground-truth real-problems safety-dial multiplier-rules torture clean
 
 demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo
@@ -34,6 +34,14 @@ ground-truth: .venv/run
 # Learned policies against hand-written controllers; docs/wind-turbine.md and docs/queueing.md.
 real-problems: .venv/run
 	$(BIN)/python -m benchmarks.real_problems
+
+# What the safety dial trades, and that it is forgotten in the end; picture and table of docs/safety-dial.md.
+safety-dial: .venv/run
+	$(BIN)/python -m benchmarks.safety_dial
+
+# The curve of each multiplier rule on problems with a known λ*; docs/multiplier-rules.md.
+multiplier-rules: .venv/run
+	$(BIN)/python -m benchmarks.multiplier_rules
 
 # Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
 torture: .venv/run

@@ -70,3 +70,11 @@ def test_the_dial_says_which_limit_was_enforced_where_it_moves_one():
     config = dataclasses.replace(dial.Config(), safety=0.75)
     state, limit = dial.enforce(config, dial.start(config, 3), jnp.asarray(COSTS[0]), jnp.asarray(LIMIT))
     assert dial.measure(state, limit) == {"enforced_limit": limit}
+
+
+@pytest.mark.parametrize("safety", POSITIONS)
+def test_what_the_dial_takes_off_the_total_is_a_geometric_series(safety):
+    """Σ_k (d - d_k) = (2 S - 1) [C(π_0) - d]⁺ / (1 - 2^(-1/h)); docs/safety-dial.md builds on it."""
+    taken = np.sum(LIMIT.astype(np.float64) - path(safety, half_life=5.0, epochs=200), axis=0)
+    expected = (2 * safety - 1) * np.maximum(COSTS[0] - LIMIT, 0.0) / (1 - 2 ** (-1 / 5.0))
+    np.testing.assert_allclose(taken, expected, rtol=1e-4, atol=1e-4)

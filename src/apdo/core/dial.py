@@ -31,7 +31,7 @@ class Config:
         OURS,
         within=(0.0, 1.0),
     )
-    safety_half_life: float = option(10.0, "h, epochs in which what the dial changes halves", OURS, above=0.0)
+    safety_half_life: float = option(8.0, "h, epochs in which what the dial changes halves", OURS, above=0.0)
 
 
 class Dial(eqx.Module):
