@@ -125,13 +125,14 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
         for one in all:
             cells = ["{:.2f} ({:.2f} to {:.2f})".format(*middle(one, measure)) for measure in MEASURES]
             lines.append(f"| {ALGORITHMS[name][0]} | {one['options']['safety']:g} | {' | '.join(cells)} |")
-        for measure in ("violation", "early_return"):
+        for measure in ("violation", "early_return") if len(all) == len(POSITIONS) else ():
             path = [middle(one, measure)[0] for one in all]
             falls = "falls" if np.all(np.diff(path) < 0) else "does not fall throughout"
             verdicts.append(f"{ALGORITHMS[name][0]}: the {MEASURES[measure]} {falls} with S.")
     one = next(iter(found.values()))[0]
     counted = "{seeds} seeds, {epochs} epochs of {batch:,} samples".format(**one["options"])
     half_life = f"half-life {one['options']['safety_half_life']:g} epochs"
+    verdicts = [f"- {verdict}" for verdict in verdicts]
     return "\n".join([f"{counted}, {half_life}; means over the seeds with 95 % intervals.", "", *lines, "", *verdicts])
 
 
@@ -149,9 +150,11 @@ def draw(found: dict[str, list[dict[str, Any]]], out: Path) -> None:
             colour, label = plot.COLOURS[index], ALGORITHMS[name][0]
             x, y = ([middle(one, measure)[0] for one in all] for measure in ("violation", "early_return"))
             trade.plot(x, y, "-o", color=colour, label=label, linewidth=1.7, markersize=5)
-            for one, place in zip(all, zip(x, y, strict=True), strict=True):
-                text = f"S = {one['options']['safety']:g}"
-                trade.annotate(text, place, (4, -9), textcoords="offset points", fontsize=7, color=colour)
+            for position, one in enumerate(all):
+                # In turn above and below, since the positions of one algorithm may lie close.
+                text, shift = f"S = {one['options']['safety']:g}", (4, 5) if position % 2 else (4, -10)
+                place = (x[position], y[position])
+                trade.annotate(text, place, shift, textcoords="offset points", fontsize=7, color=colour)
             for panel, measure in ((reward, "final_return"), (cost, "final_cost")):
                 points = np.array([middle(one, measure) for one in all])
                 safety = np.array([one["options"]["safety"] for one in all]) + 0.02 * (index - 1)
