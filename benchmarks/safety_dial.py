@@ -100,9 +100,15 @@ def stored(path: Path, options: dict[str, Any] | None = None) -> dict[str, Any] 
 
 
 def everything(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """What there is, by algorithm and in the order of S."""
-    found = {name: [stored(path_of(out, name, safety)) for safety in POSITIONS] for name in ALGORITHMS}
-    return {name: [one for one in all if one] for name, all in found.items() if any(all)}
+    """What there is, by algorithm and in the order of S; of studies of several sizes the largest."""
+    read = {name: [stored(path_of(out, name, safety)) for safety in POSITIONS] for name in ALGORITHMS}
+    sizes = [size(one) for all in read.values() for one in all if one]
+    found = {name: [one for one in all if one and size(one) == max(sizes)] for name, all in read.items()}
+    return {name: all for name, all in found.items() if all}
+
+
+def size(one: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(one["options"][name] for name in ("seeds", "epochs", "batch", "safety_half_life"))
 
 
 def middle(one: dict[str, Any], name: str) -> tuple[float, float, float]:
