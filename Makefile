@@ -4,8 +4,8 @@ TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: dual-estimation sample-efficiency demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
-  real-problems benchmarks-safety torture clean
+.PHONY: demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
+  real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules torture clean
 
 # The same number of samples for each; what is there already is not trained again.
 demo: .venv/run
@@ -66,6 +66,14 @@ real-problems: .venv/run
 # APDO, PDO, CPO and TRPO on Safety-Gymnasium's tasks; the tables and figures of docs/benchmarks.md.
 benchmarks-safety: .venv-safety/ready
 	.venv-safety/bin/python -m benchmarks.safety --jobs $(JOBS)
+
+# What the safety dial trades, and that it is forgotten in the end; picture and table of docs/safety-dial.md.
+safety-dial: .venv/run
+	$(BIN)/python -m benchmarks.safety_dial
+
+# The curve of each multiplier rule on problems with a known λ*; docs/multiplier-rules.md.
+multiplier-rules: .venv/run
+	$(BIN)/python -m benchmarks.multiplier_rules
 
 # Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
 torture: .venv/run

@@ -208,3 +208,17 @@ def test_a_run_with_k_adj_auto_records_the_jump_where_it_came(tmp_path):
     assert jumped.shape == (2, 4)
     assert np.all(jumped.sum(axis=1) <= 1)
     assert not jumped[:, [0, 1, 3]].any()
+
+
+def test_epochs_pass_for_the_safety_dial_whoever_plays_them():
+    """π_0 while it explores, the off-policy actor on trial: the limit enforced counts from the first epoch of all."""
+    noisy = dataclasses.replace(OFF_POLICY, learner=dataclasses.replace(LEARNER, action_noise=0.25))
+    config = apdo.Config(
+        k_adj=1, off_policy=noisy, explore=True, safety=1.0, safety_half_life=2.0, adjust="primal-dual", **SMALL
+    )
+    state, history = run(training_of(apdo, config, Reach(costs=2)), [3], 4)
+    first = history[0]["cost"]
+    assert np.all(first > 0.5)
+    for epoch, row in enumerate(history):
+        np.testing.assert_allclose(row["enforced_limit"], 0.5 - (first - 0.5) * 2 ** (-epoch / 2.0), rtol=1e-4)
+    assert int(state.algorithm.pdo.dial.epoch[0]) == 4

@@ -8,8 +8,8 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo.algorithms import cpo, on_policy, primal_steps
-from apdo.core import policies, trust_region
-from problems import Reach, random_batch
+from apdo.core import critics, policies, trust_region
+from problems import Reach, random_batch, run, training_of
 
 SEARCH = trust_region.LineSearch(fraction=1.0, iterations=50, damping=1e-2)
 improve = jax.jit(cpo.improve, static_argnums=0)
@@ -151,3 +151,17 @@ def test_all_costs_zero_and_all_advantages_equal_keep_the_policy_finite(policy):
         for excess in (-0.2, 0.0, 0.2):
             new, _ = improve(SEARCH, policy, batch, advantage, jnp.asarray([excess]))
             assert bool(jnp.all(jnp.isfinite(ravel_pytree(new)[0])))
+
+
+def test_the_first_step_takes_more_off_the_cost_with_safety_first_than_with_the_return_first():
+    """From a policy far over its limit: S = 1 recovers, S = 0 may keep the cost and does, since it pays."""
+    small = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
+    after = {}
+    for safety in (0.0, 1.0):
+        training = training_of(cpo, cpo.Config(safety=safety, **small), Reach(), environments=400)
+        _, history = run(training, [0], 3)
+        first, third = history[0]["cost"][0, 0], history[2]["cost"][0, 0]
+        np.testing.assert_allclose(history[0]["enforced_limit"], [[0.5 + (1 - 2 * safety) * (first - 0.5)]], rtol=1e-5)
+        after[safety] = third - first
+    assert after[1.0] < -0.2
+    assert after[0.0] > after[1.0] + 0.2

@@ -1,5 +1,7 @@
 """PDO's epoch: the order of its parts, and what each sees."""
 
+import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -8,17 +10,22 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import pdo, primal_steps, trpo
-from apdo.core import critics, dual, policies
+from apdo.algorithms import cpo, pdo, primal_steps, trpo
+from apdo.core import critics, dial, dual, policies
 from problems import Reach, problem_of, random_batch
 
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 
 
+def priced(config, state, multiplier):
+    """The state with another λ^(k)."""
+    return dataclasses.replace(state, multiplier=dual.start(config.rule, jnp.asarray(multiplier)))
+
+
 def one_epoch(config, task, limits, multiplier):
     problem = problem_of(task, 200, limits)
     state = pdo.init(config, problem, random.key(0))
-    state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray(multiplier)))
+    state = priced(config, state, multiplier)
     batch = random_batch(random.key(1), task, 10, 20)
     after, metrics = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, batch, random.key(2))
     return problem, batch, state, after, metrics
@@ -80,7 +87,7 @@ def test_large_multipliers_turn_the_primal_step_against_the_cost():
         config = pdo.Config(**SMALL)
         problem = problem_of(task, 200, (1.0,))
         state = pdo.init(config, problem, random.key(0))
-        state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray(multiplier)))
+        state = priced(config, state, multiplier)
         batch = random_batch(random.key(1), task, 10, 20)
         # reward and cost are the same thing
         batch = jax.tree.map(lambda x: x, batch)
@@ -126,7 +133,7 @@ def test_a_combined_value_function_is_fitted_to_reward_less_priced_costs():
         **{**vars(batch), "reward": jnp.ones((10, 20)), "cost": jnp.tile(jnp.asarray([1.0, 0.25]), (10, 20, 1))}
     )
     state = pdo.init(config, problem, random.key(0))
-    state = pdo.State(state.policy, state.optimiser, state.critic, dual.start(config.rule, jnp.asarray([0.5, 2.0])))
+    state = priced(config, state, [0.5, 2.0])
     after, _ = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, constant, random.key(2))
     fitted = critics.values(after.critic, constant.observation.reshape(200, -1))
     # r - Σ λ c = 1 - 0.5 - 0.5 = 0 at each step, so the value is 0 everywhere
@@ -146,3 +153,33 @@ def test_trpo_ignores_the_costs():
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_array_equal(a, b)
     assert "multiplier" not in metrics
+
+
+def test_the_dual_step_is_taken_against_the_limit_that_the_dial_enforces():
+    """One limit is broken by the first policy, the other kept; only the first is moved."""
+    for safety in (0.0, 1.0):
+        config = pdo.Config(dual_step=0.3, safety=safety, **SMALL)
+        _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 1e3), [5.0, 400.0])
+        cost = np.asarray(metrics["cost"])
+        enforced = np.asarray([cost[0] if safety == 0.0 else 2.0 - cost[0], 1e3])
+        np.testing.assert_allclose(metrics["enforced_limit"], enforced, rtol=1e-5)
+        np.testing.assert_allclose(after.multiplier.value, [5.0, 400.0] + 0.3 * (cost - enforced), rtol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [pdo, cpo])
+def test_with_the_dial_in_the_middle_the_program_is_the_one_without_a_dial(algorithm, monkeypatch):
+    """Operation by operation, so that no compiler can round it otherwise; and off the middle it is another."""
+    task = Reach(costs=2)
+    problem, batch = problem_of(task, 200, (1.0, 2.0)), random_batch(random.key(1), task, 10, 20)
+
+    def program(**options):
+        config = algorithm.Config(**SMALL, **options)
+        state = algorithm.init(config, problem, random.key(0))
+        traced = jax.make_jaxpr(lambda state: algorithm.step(config, problem, state, batch, random.key(2)))(state)
+        return re.sub("0x[0-9a-f]+", "", str(traced))
+
+    plain, moved = program(safety=0.5, safety_half_life=3.0), program(safety=0.75)
+    monkeypatch.setattr(dial, "enforce", lambda config, state, cost, limit: (None, limit))
+    without = program()
+    assert plain == without
+    assert moved != without

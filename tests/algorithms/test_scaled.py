@@ -1,5 +1,7 @@
 """Normalisation and scaling are invisible: the algorithm sees scaled numbers, its user raw ones."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,16 +46,18 @@ def test_factors_of_one_and_no_normalisation_change_nothing(batch):
 def test_what_is_measured_does_not_depend_on_the_factors(batch):
     key = jax.random.key(0)
     found = []
+    config, problem = dataclasses.replace(CONFIG, safety=1.0), dataclasses.replace(PROBLEM, limits=(-9.0, 2.0))
     for reward, cost in ((1.0, 1.0), (0.01, 50.0)):
         algorithm = Scaled(pdo, normalise=False, reward_scale=reward, cost_scale=cost)
-        state = algorithm.init(CONFIG, PROBLEM, key)
-        found.append(algorithm.step(CONFIG, PROBLEM, state, batch, key))
+        state = algorithm.init(config, problem, key)
+        found.append(algorithm.step(config, problem, state, batch, key))
     (_, metrics), (state, scaled) = found
-    for name in ("return", "discounted_return", "cost", "undiscounted_cost", "episode_length"):
+    assert float(metrics["enforced_limit"][0]) < -10.0
+    for name in ("return", "discounted_return", "cost", "undiscounted_cost", "episode_length", "enforced_limit"):
         np.testing.assert_allclose(metrics[name], scaled[name], rtol=1e-4, err_msg=name)
     # λ' of the scaled problem is λ · reward factor / cost factor: the dual step sees costs 50 times as large.
     again = Scaled(pdo, normalise=False, reward_scale=0.01, cost_scale=50.0)
-    shown = again.step(CONFIG, PROBLEM, state, batch, key)[1]["multiplier"]
+    shown = again.step(config, problem, state, batch, key)[1]["multiplier"]
     np.testing.assert_allclose(shown, state.inner.multiplier.value * 50.0 / 0.01, rtol=1e-5)
 
 

@@ -76,6 +76,31 @@ def test_a_bounded_multiplier_stays_at_its_bound_and_does_not_wind_up(rule, memo
     assert path[-1] < 2.0
 
 
+@pytest.mark.parametrize(("rule", "memory"), [(RULES[0], 1), (RULES[1], 1), (RULES[2], 1), (RULES[3], 30)])
+def test_a_multiplier_does_not_wind_up_below_zero_either(rule, memory):
+    """However long a constraint was slack, its multiplier rises at once when it breaks, but for Adam's momentum."""
+    path = follow(rule, [0.0], [[0.0]] * 500 + [[3.0]] * memory, [1.0], 0.5)[:, 0]
+    assert path[:500].max() == 0.0
+    assert path[-1] > 0.0
+
+
+def test_the_bound_holds_for_the_passing_terms_of_pid_too():
+    rule = dual.Pid(proportional=5.0, derivative=5.0, most=2.0)
+    path = follow(rule, [0.0], [[1.5], [9.0], [0.0], [9.0]], [1.0], 0.1)[:, 0]
+    assert path.max() == 2.0
+    assert path[2] == 0.0
+
+
+@pytest.mark.parametrize("rule", [dual.Ascent(), dual.Pid(proportional=0.4, derivative=0.2)])
+def test_where_nothing_is_projected_all_excess_ever_seen_is_in_the_integral(rule):
+    """λ_end - λ_0 = β Σ (C - d): the total excess until a multiplier settles is set by β and by nothing else."""
+    costs = np.random.default_rng(2).uniform(0.8, 2.0, size=(50, 1))
+    state = begun(rule, [3.0])
+    for cost in costs:
+        state = dual.update(rule, state, vector(cost), vector([1.0]), 0.2)
+    assert float(state.integral[0]) == pytest.approx(3.0 + 0.2 * np.sum(costs - 1.0), rel=1e-5)
+
+
 def test_decaying_steps_add_up_to_their_series():
     path = follow(dual.Ascent(decay=1.0), [0.0], [[3.0]] * 6, [1.0], 0.5)[:, 0]
     np.testing.assert_allclose(path, np.cumsum(0.5 * 2.0 / np.arange(1, 7)), rtol=1e-6)

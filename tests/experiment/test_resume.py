@@ -27,7 +27,7 @@ from apdo.report import runs
 SMALL = {"policy.hidden": (8,), "critic.hidden": (8,), "critic.passes": 1, "critic.minibatches": 2}
 LEARNER = {"critic_hidden": (8,), "actor_hidden": (8,), "minibatch": 8}
 OPTIONS = {
-    "pdo": SMALL,
+    "pdo": SMALL | {"safety": 0.9},
     "pd-ddpg": {f"learner.{k}": v for k, v in LEARNER.items()} | {"replay_capacity": 200, "updates": 1.3},
     "apdo": SMALL
     | {f"off_policy.learner.{k}": v for k, v in LEARNER.items()}

@@ -183,7 +183,8 @@ def step(
     buffer = replay.insert(state.buffer, flatten(batch))
     after, metrics = pdo.step(config, problem, state.pdo, batch, key)
     if config.explore:
-        after = _choose(state.adjusted, after, state.pdo)
+        # Epochs pass for the dial, whoever plays them.
+        after = dataclasses.replace(_choose(state.adjusted, after, state.pdo), dial=after.dial)
     if state.trial is None:
         return State(after, buffer, state.adjusted, None, state.search), metrics
     seen = on_policy.summary(problem, batch)
@@ -199,18 +200,20 @@ def step(
         refitted = _refit(config, problem, state.pdo.critic, batch, key)
         policy, critic = _choose(taken, (state.pdo.policy, refitted), (trial.before, state.pdo.critic))
         optimiser = primal_steps.init(config.primal, policy)
-        return pdo.State(policy=policy, optimiser=optimiser, critic=critic, multiplier=state.pdo.multiplier)
+        return dataclasses.replace(
+            after, policy=policy, optimiser=optimiser, critic=critic, multiplier=state.pdo.multiplier
+        )
 
-    after = jax.lax.cond(trial.on, judged, lambda: after)
+    onward = jax.lax.cond(trial.on, judged, lambda: after)
     remember = ~trial.on | taken
     trial = Trial(
         on=jnp.zeros_like(trial.on),
-        before=after.policy,
+        before=onward.policy,
         discounted_return=jnp.where(remember, seen.discounted_return, trial.discounted_return),
         cost=jnp.where(remember, seen.constrained_cost, trial.cost),
     )
     metrics["actor_taken"] = taken.astype(jnp.float32)
-    return State(after, buffer, state.adjusted, trial, state.search), metrics
+    return State(onward, buffer, state.adjusted, trial, state.search), metrics
 
 
 def _refit(

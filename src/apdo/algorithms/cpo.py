@@ -2,7 +2,7 @@
 
 Each epoch maximises the linearised return within the linearised constraints and a KL trust region
 (`core.constrained_step`), and recovers by reducing cost alone where no such step exists. A line search then checks the
-sampled surrogates.
+sampled surrogates. Where the safety dial is not in the middle (`core.dial`), the step's constraint is d_k for d.
 
 Units: C(π) and d are per episode, while the mean over samples of ratio × advantage is per step. Both gradients are
 multiplied by the mean episode length, so that c + bᵀx compares like with like, and ν comes out in reward per cost.
@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps
-from apdo.core import constrained_step, critics, policies, trust_region
+from apdo.core import constrained_step, critics, dial, policies, trust_region
 from apdo.core.data import Transition, flatten
 from apdo.options import PAPER, PUBLISHED, option
 from apdo.problem import Problem
@@ -29,7 +29,7 @@ learned_policy = on_policy.learned_policy
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(dial.Config):
     """Settings of CPO."""
 
     search: trust_region.LineSearch = option(trust_region.LineSearch(), "the step's bounds and search", PAPER)
@@ -44,6 +44,7 @@ class State(eqx.Module):
 
     policy: policies.Policy
     critic: critics.Critic
+    dial: dial.Dial | None
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
@@ -52,6 +53,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     return State(
         policy=on_policy.fresh_policy(config.policy, problem, policy_key),
         critic=critics.init(config.critic, critic_key, problem.observation_size, 1 + problem.constraints),
+        dial=dial.start(config, problem.constraints),
     )
 
 
@@ -64,12 +66,13 @@ def step(
     advantage = estimates.advantage.reshape(-1, 1 + problem.constraints)
     centred = advantage - jnp.mean(advantage, axis=0, keepdims=True)
     per_episode = episodes.length * centred
-    excess = episodes.constrained_cost - problem.limit
+    turned, limit = dial.enforce(config, state.dial, episodes.constrained_cost, problem.limit)
+    excess = episodes.constrained_cost - limit
     policy, metrics = improve(config.search, state.policy, batch, per_episode, excess)
     targets = estimates.target.reshape(-1, 1 + problem.constraints)
     fitted, error = critics.fit(config.critic, state.critic, key, flatten(batch).observation, targets)
-    metrics |= on_policy.measure(problem, batch) | {"value_error": error}
-    return State(policy=policy, critic=fitted), metrics
+    metrics |= on_policy.measure(problem, batch) | dial.measure(turned, limit) | {"value_error": error}
+    return State(policy=policy, critic=fitted, dial=turned), metrics
 
 
 def improve(

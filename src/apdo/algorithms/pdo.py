@@ -3,7 +3,8 @@
     θ_{k+1}   from a likelihood-ratio step on  L(π, λ^(k)) = R(π) - Σ_i λ_i^(k) (C_i(π) - d_i)
     λ_i^(k+1) = [λ_i^(k) + β (C_i(π_k) - d_i)]⁺
 
-C_i(π_k) comes from the batch that π_k has just sampled, and from no other.
+C_i(π_k) comes from the batch that π_k has just sampled, and from no other. With a safety dial that is not in the middle
+(`core.dial`) the dual step sees d_k for d.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from jax import random
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps
-from apdo.core import critics, dual, policies
+from apdo.core import critics, dial, dual, policies
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition, flatten
 from apdo.options import OURS, PAPER, PUBLISHED, one_of, option
@@ -28,7 +29,7 @@ learned_policy = on_policy.learned_policy
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(dial.Config):
     """Settings of PDO."""
 
     primal: primal_steps.Config = option(primal_steps.Trpo(), "the policy step", PAPER, choices=primal_steps.CHOICES)
@@ -57,6 +58,7 @@ class State(eqx.Module):
     optimiser: optax.OptState
     critic: critics.Critic
     multiplier: dual.Multiplier
+    dial: dial.Dial | None
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
@@ -69,6 +71,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         optimiser=primal_steps.init(config.primal, policy),
         critic=critics.init(config.critic, critic_key, problem.observation_size, signals),
         multiplier=dual.start(config.rule, jnp.full((problem.constraints,), config.initial_multiplier)),
+        dial=dial.start(config, problem.constraints),
     )
 
 
@@ -86,9 +89,11 @@ def step(
     targets = found.target.reshape(samples.advantage.shape[0], -1)
     fitted, error = critics.fit(config.critic, state.critic, critic_key, flatten(batch).observation, targets)
     cost = on_policy.summary(problem, batch).constrained_cost
-    multiplier = dual.update(config.rule, state.multiplier, cost, problem.limit, config.dual_step)
-    metrics |= on_policy.measure(problem, batch) | {"multiplier": state.multiplier.value, "value_error": error}
-    return State(policy=policy, optimiser=optimiser, critic=fitted, multiplier=multiplier), metrics
+    turned, limit = dial.enforce(config, state.dial, cost, problem.limit)
+    multiplier = dual.update(config.rule, state.multiplier, cost, limit, config.dual_step)
+    metrics |= on_policy.measure(problem, batch) | dial.measure(turned, limit)
+    metrics |= {"multiplier": state.multiplier.value, "value_error": error}
+    return State(policy=policy, optimiser=optimiser, critic=fitted, multiplier=multiplier, dial=turned), metrics
 
 
 def estimates(

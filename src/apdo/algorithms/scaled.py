@@ -99,6 +99,7 @@ _UNITS = {
     "cost": (0, 1),
     "undiscounted_cost": (0, 1),
     "critic_cost": (0, 1),
+    "enforced_limit": (0, 1),
     "multiplier": (1, -1),
     "multiplier_mean": (1, -1),
 }
