@@ -138,6 +138,8 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
     one = next(iter(found.values()))[0]
     counted = "{seeds} seeds, {epochs} epochs of {batch:,} samples".format(**one["options"])
     half_life = f"half-life {one['options']['safety_half_life']:g} epochs"
+    shortened = {one["options"].get("off_policy.iterations") for one in found.get("apdo", [])} - {None}
+    half_life += "".join(f", APDO's estimate after {count:,} off-policy iterations" for count in shortened)
     verdicts = [f"- {verdict}" for verdict in verdicts]
     return "\n".join([f"{counted}, {half_life}; means over the seeds with 95 % intervals.", "", *lines, "", *verdicts])
 
