@@ -179,16 +179,20 @@ def test_data_of_order_one_are_left_as_they_are():
     assert (unit.signals == 1.0).all()
 
 
-def test_the_estimate_does_not_depend_on_the_units_of_the_data():
-    """Powers of two, so that nothing is rounded: actions of another size and place, rewards and costs of others."""
-    log = random_log(episodes=60, length=5, costs=1)
-    log["reward"] = log["reward"] * 2**10
-    log["cost"] = log["cost"] * 2**10
-    other = dict(log, reward=log["reward"] * 4, cost=log["cost"] * 2, limits=log["limits"] * 2)
-    found = [asked(Dataset.of(**one), TINY, limits=limit) for one, limit in ((log, 800.0), (other, 1600.0))]
-    np.testing.assert_allclose(found[1].path, 2.0 * found[0].path, rtol=1e-5)
-    assert found[0].path.any()
-    np.testing.assert_allclose(found[1].diagnostics.logged, found[0].diagnostics.logged * [4.0, 2.0], rtol=1e-5)
+def test_the_prices_are_in_the_units_of_the_data_whatever_those_are():
+    """Two costs; powers of two, so that nothing is rounded: λ_i is in units of the reward over those of cost i."""
+    log = random_log(episodes=60, length=5, costs=2)
+    log |= {"reward": log["reward"] * 2**10, "cost": log["cost"] * 2**10, "limits": np.asarray([500.0, 800.0])}
+    factors = np.asarray([2.0, 0.5], np.float32)
+    other = log | {"reward": log["reward"] * 4, "cost": log["cost"] * factors, "limits": log["limits"] * factors}
+    one, same = (asked(Dataset.of(**part), TINY) for part in (log, other))
+    assert (one.path[-1] > 0.0).any(axis=0).all()
+    np.testing.assert_allclose(same.path, one.path * 4.0 / factors, rtol=1e-5)
+    np.testing.assert_allclose(same.multiplier, one.multiplier * 4.0 / factors, rtol=1e-5)
+    scale = np.asarray([4.0, *factors])
+    for name in ("logged", "calibrated", "calibration_error"):
+        found = getattr(same.diagnostics, name), getattr(one.diagnostics, name) * scale
+        np.testing.assert_allclose(*found, rtol=1e-4)
 
 
 def test_without_scaling_nothing_is_changed():
