@@ -98,7 +98,7 @@ def test_help_names_every_option_with_its_default_and_source(capsys):
         "--primal.clip",
         "--limits",
         "--clip-actions",
-        "500000",
+        "30000",
         "the paper",
     ):
         assert expected in out, expected
