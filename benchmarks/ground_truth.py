@@ -65,7 +65,7 @@ RUN = {
     "policy.hidden": (32,),
     "critic.hidden": (32,),
 }
-PRIMAL_DUAL = {"batch": 10_000, "epochs": 800, "primal.rate": 0.5, "rule": "pid", "rule.reach": 0.15}
+PRIMAL_DUAL = {"batch": 10_000, "epochs": 1000, "primal.rate": 0.3, "rule": "pid", "rule.reach": 0.15}
 """Steps that shrink with the gradient, so that a mixed policy can settle, and multipliers that are steered firmly near
 the limit but never far off at once."""
 LEARNER = {
