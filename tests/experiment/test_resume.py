@@ -31,7 +31,7 @@ OPTIONS = {
     "pd-ddpg": {f"learner.{k}": v for k, v in LEARNER.items()} | {"replay_capacity": 200, "updates": 1.3},
     "apdo": SMALL
     | {f"off_policy.learner.{k}": v for k, v in LEARNER.items()}
-    | {"k_adj": 2, "off_policy.iterations": 1050, "off_policy.learner.dual_states": "starts"},
+    | {"k_adj": 2, "off_policy.iterations": 1050, "adjust": "primal-dual", "policy.bound": 2.0},
 }
 EPOCHS = 6
 
