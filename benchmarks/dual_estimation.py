@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import document
+
 RESULTS = Path("results/dual-estimation")
 DOCUMENT = Path("docs/dual-estimation.md")
 OPTIMUM = 10.0
@@ -212,12 +214,7 @@ def draw() -> None:
 
 
 def write_document() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        head, rest = text.split(f"<!-- {name} -->", 1)
-        tail = rest.split(f"<!-- /{name} -->", 1)[1]
-        text = f"{head}<!-- {name} -->\n{table}\n<!-- /{name} -->{tail}"
-    DOCUMENT.write_text(text, encoding="utf-8")
+    document.fill(DOCUMENT, tables())
     draw()
 
 

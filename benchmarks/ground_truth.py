@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from apdo.experiment import presets
+from benchmarks import document
 
 RESULTS = Path("results/ground-truth")
 DOCUMENT = Path("docs/ground-truth.md")
@@ -335,17 +336,6 @@ def tables() -> dict[str, str]:
     return {"algorithms": "\n".join(lines), "buffers": "\n".join(sizes)}
 
 
-def write_tables() -> None:
-    """Put the tables into the document, between their marks."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        assert begin in text, f"{DOCUMENT} has no place for the table {name}"
-        head, rest = text.split(begin, 1)
-        text = f"{head}{begin}\n{table}\n{end}{rest.split(end, 1)[1]}"
-    DOCUMENT.write_text(text, encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--only", help="a case, an algorithm, or both as CASE/ALGORITHM (a pattern)")
@@ -364,7 +354,7 @@ def main() -> None:
             for i, line in enumerate(pool.map(work_apart, wanted), start=1):
                 print(f"[{i}/{len(wanted)}] {line}", flush=True)
     if given.only is None:
-        write_tables()
+        document.fill(DOCUMENT, tables())
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from apdo.experiment import presets
+from benchmarks import document
 
 RESULTS, RUNS = Path("results/benchmarks"), Path("runs/benchmarks")
 DOCUMENT = Path("docs/benchmarks.md")
@@ -263,18 +264,12 @@ def draw(task: str, out: Path, suffix: str = ".svg") -> None:
         plot.write(figure, out / f"{task}{suffix}")
 
 
-def write_document(out: Path, document: Path = DOCUMENT) -> None:
+def write_document(out: Path, target: Path = DOCUMENT) -> None:
     """Figures, and the tables into the document between their marks."""
-    text = document.read_text(encoding="utf-8")
-    for task in TASKS:
-        if not gather(task, out):
-            continue
+    measured = [task for task in TASKS if gather(task, out)]
+    for task in measured:
         draw(task, out)
-        begin, end = f"<!-- {task} -->", f"<!-- /{task} -->"
-        assert begin in text, f"{document} has no place for the table {task}"
-        head, rest = text.split(begin, 1)
-        text = f"{head}{begin}\n{table(task, out)}\n{end}{rest.split(end, 1)[1]}"
-    document.write_text(text, encoding="utf-8")
+    document.fill(target, {task: table(task, out) for task in measured})
 
 
 def main() -> None:

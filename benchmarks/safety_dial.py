@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import document
+
 RESULTS = Path("results/safety-dial")
 DOCUMENT = Path("docs/safety-dial.md")
 POSITIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -183,10 +185,7 @@ def draw(found: dict[str, list[dict[str, Any]]], out: Path) -> None:
 
 def write_table(text: str) -> None:
     """Put the table into the document, between its marks."""
-    document = DOCUMENT.read_text(encoding="utf-8")
-    begin, end = "<!-- safety-dial -->", "<!-- /safety-dial -->"
-    head, rest = document.split(begin, 1)
-    DOCUMENT.write_text(f"{head}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}", encoding="utf-8")
+    document.fill(DOCUMENT, {"safety-dial": text})
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import document
+
 RESULTS = Path("results/sample-efficiency")
 DOCUMENT = Path("docs/sample-efficiency.md")
 EPISODES = 1000
@@ -209,10 +211,7 @@ def draw() -> None:
 
 
 def write_document() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    head, rest = text.split("<!-- samples -->", 1)
-    tail = rest.split("<!-- /samples -->", 1)[1]
-    DOCUMENT.write_text(f"{head}<!-- samples -->\n{table()}\n<!-- /samples -->{tail}", encoding="utf-8")
+    document.fill(DOCUMENT, {"samples": table()})
     draw()
 
 

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from jax import random
 
 from apdo import loop
-from apdo.core.data import Transition
+from apdo.algorithms import pd_ddpg
+from apdo.core import replay
+from apdo.core.data import Transition, flatten
 from apdo.envs.environment import Outcome
 from apdo.problem import Problem
 
@@ -56,6 +58,12 @@ class Reach:
             cost=every[: self.costs],
             terminated=jnp.asarray(False),
         )
+
+
+def random_buffer(task, problem):
+    """A buffer with ten episodes' worth of random steps in twenty environments."""
+    batch = random_batch(random.key(1), task, 10, 20)
+    return replay.insert(pd_ddpg.empty_buffer(problem, 1000), flatten(batch))
 
 
 def problem_of(task, batch, limits=None):

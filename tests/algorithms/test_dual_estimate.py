@@ -11,8 +11,7 @@ from jax import random
 
 from apdo.algorithms import dual_estimate, pd_ddpg
 from apdo.core import replay
-from apdo.core.data import flatten
-from problems import Reach, problem_of, random_batch
+from problems import Reach, problem_of, random_buffer
 
 TASK = Reach(costs=2)
 PROBLEM = problem_of(TASK, 200, (0.3, 0.4))
@@ -23,8 +22,7 @@ DEPENDABLE = dataclasses.replace(dual_estimate.DEPENDABLE, **SMALL)
 
 @pytest.fixture(scope="module")
 def buffer():
-    batch = random_batch(random.key(1), TASK, 10, 20)
-    return replay.insert(pd_ddpg.empty_buffer(PROBLEM, 1000), flatten(batch))
+    return random_buffer(TASK, PROBLEM)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +139,7 @@ def test_the_interval_is_the_spread_of_the_members_and_without_one_it_is_everyth
     np.testing.assert_array_equal(alone.low, 0.0)
 
 
-def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits(buffer):
+def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits():
     """Critics that say Q_R = a, Q_C = 2 a at any state: of actions 0.05, 0.14 and 3 the best within 0.3 is 0.14."""
     problem = problem_of(Reach(costs=1), 200, (0.3,))
     config = dual_estimate.Config(learner=pd_ddpg.Learner(critic_hidden=(1,), actor_hidden=(1,)), members=3)
@@ -163,8 +161,5 @@ def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits(buff
     actor = eqx.tree_at(lambda a: a.biases[-1], actor, jnp.asarray([[0.05], [0.14], [3.0]]))
     learned = eqx.tree_at(lambda n: (n.critics, n.actor), state.learned, (critics, actor))
     members = eqx.tree_at(lambda s: (s.learned, s.multiplier_mean), state, (learned, jnp.ones((3, 1))))
-    own = replay.insert(
-        pd_ddpg.empty_buffer(problem, 1000), flatten(random_batch(random.key(1), Reach(costs=1), 10, 20))
-    )
-    best = dual_estimate.best_actor(config, problem, members, own, random.key(0))
+    best = dual_estimate.best_actor(config, problem, members, random_buffer(Reach(costs=1), problem), random.key(0))
     np.testing.assert_allclose(best.actor.biases[-1], [0.14])

@@ -13,7 +13,7 @@ from jax import random
 from apdo.algorithms import pd_ddpg
 from apdo.core import dual, replay
 from apdo.core.data import flatten
-from problems import Reach, problem_of, random_batch
+from problems import Reach, problem_of, random_batch, random_buffer
 
 TASK = Reach(costs=2)
 PROBLEM = problem_of(TASK, 200, (0.3, 0.4))
@@ -27,8 +27,7 @@ def learner():
 
 @pytest.fixture(scope="module")
 def buffer():
-    batch = random_batch(random.key(1), TASK, 10, 20)
-    return replay.insert(pd_ddpg.empty_buffer(PROBLEM, 1000), flatten(batch))
+    return random_buffer(TASK, PROBLEM)
 
 
 @pytest.fixture(scope="module")
