@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from apdo.core import dual
 from benchmarks import document
 
 RESULTS = Path("results/dual-estimation")
@@ -45,6 +46,8 @@ LONG: dict[str, Any] = {
     "critic_rate": 1e-3,
     "actor_rate": 3e-4,
     "dual_rate": 1e-3,
+    "rule": dual.Ascent(),
+    "units": "own",
     "target_rate": 5e-3,
     "minibatch": 64,
     "action_noise": 0.35,

@@ -66,17 +66,11 @@ RUN = {
     "policy.hidden": (32,),
     "critic.hidden": (32,),
 }
-PRIMAL_DUAL = {"batch": 10_000, "epochs": 1000, "primal.rate": 0.3, "rule": "pid", "rule.reach": 0.15}
+PRIMAL_DUAL = {"batch": 20_000, "epochs": 1000, "primal.rate": 0.3, "rule": "pid", "rule.reach": 0.15}
 """Steps that shrink with the gradient, so that a mixed policy can settle, and multipliers that are steered firmly near
 the limit but never far off at once."""
-LEARNER = {
-    "dual_states": "starts",
-    "cloning": 0.0,
-    "rule": "pid",
-    "critic_hidden": (32,),
-    "actor_hidden": (32,),
-}
-"""Small networks, nothing but the data's own values to hold the actor, and damped like PDO."""
+LEARNER = {"critic_hidden": (32,), "actor_hidden": (32,)}
+"""Small networks, as the policy's."""
 ITERATIONS = 30_000
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("pdo", PRIMAL_DUAL),
@@ -141,13 +135,7 @@ def gains(model: Any, config: Any) -> dict[str, float]:
 
     excess = float(np.max(exact.lagrangian(model, np.zeros(model.constraints)).costs - model.limits))
     proportional = {"rule.proportional": 1.5 / excess} if hasattr(config.rule, "proportional") else {}
-    found = {"dual_step": 0.1 / excess} | proportional
-    if hasattr(config, "off_policy"):
-        # A hundred iterations of the learner stand for an epoch.
-        found["off_policy.learner.dual_rate"] = 4e-4 / excess
-        if hasattr(config.off_policy.learner.rule, "proportional"):
-            found["off_policy.learner.rule.proportional"] = 0.15 / excess
-    return found
+    return {"dual_step": 0.1 / excess} | proportional
 
 
 def solved(task: Any) -> tuple[Any, Any]:
@@ -187,10 +175,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     | {"learner.critic_hidden": (32,), "learner.actor_hidden": (32,)},
     "default": {},
     "without cloning": {"learner.cloning": 0.0},
-    "damped": {f"learner.{name}": value for name, value in LEARNER.items()},
+    "undamped": {"learner.units": "own", "learner.rule": "ascent", "learner.dual_rate": 3e-3},
 }
 """How λ^OFF is estimated: as the appendix has it; as APDO does unless told otherwise; without its cloning term; and
-damped."""
+with plain ascent in the rewards' and costs' own units."""
 
 
 def estimate(case: str, variant: str) -> dict[str, Any]:
@@ -211,8 +199,6 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
     base = RUN | CASES[case].options | own
     experiment = settings.specify("apdo", CASES[case].environment, base)
     found = gains(experiment.environment_config.model(), experiment.algorithm_config)
-    if variant != "damped":
-        found = {name: value for name, value in found.items() if not name.startswith("off_policy")}
     experiment = settings.specify("apdo", CASES[case].environment, base | found | own)
     training = runner.training_of(experiment)
     advance = loop.make_advance(training)

@@ -32,6 +32,7 @@ ALGORITHMS = {
         *NETWORKS,
         *(word for name, value in LEARNER.items() for word in (f"--off-policy.learner.{name}", value)),
         *("--k-adj", "8", "--off-policy.iterations", "40050", "--off-policy.members", "2"),
+        *("--adjust", "primal-dual", "--policy.bound", "2"),
     ],
 }
 """Options of a run of each algorithm that takes a second: every kind of state, as little work as possible."""

@@ -83,7 +83,7 @@ def test_a_heavy_cloning_weight_makes_the_actor_the_mean_of_what_was_done(buffer
 def test_rates_are_multiplied_and_fall_to_their_last_share(minibatch, buffer):
     draws = pd_ddpg.Draws(batch=minibatch, starts=None, noise=None)
     state = pd_ddpg.start(dataclasses.replace(PLAIN, initial_multiplier=5.0), PROBLEM, random.key(0))
-    iterate = jax.jit(lambda rate: pd_ddpg.iterate(PLAIN, PROBLEM, state, draws, rate)[0])
+    iterate = jax.jit(lambda rate: pd_ddpg.iterate(PLAIN, PROBLEM, state, draws, PROBLEM.limit, rate)[0])
     whole, quarter = iterate(jnp.asarray(1.0)), iterate(jnp.asarray(0.25))
     for part in (lambda s: s.learned.critics.biases[0], lambda s: s.learned.actor.biases[0]):
         np.testing.assert_allclose(
@@ -163,3 +163,39 @@ def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits():
     members = eqx.tree_at(lambda s: (s.learned, s.multiplier_mean), state, (learned, jnp.ones((3, 1))))
     best = dual_estimate.best_actor(config, problem, members, random_buffer(Reach(costs=1), problem), random.key(0))
     np.testing.assert_allclose(best.actor.biases[-1], [0.14])
+
+
+def test_the_datas_units_are_the_deviation_of_a_return_of_independent_steps(buffer):
+    everything = replay.take(buffer, jnp.arange(200))
+    problem = dataclasses.replace(PROBLEM, discount=0.9, cost_discount=1.0, horizon=10, truncates=False)
+    _, units = pd_ddpg.view(dataclasses.replace(PLAIN, units="data"), problem, buffer)
+    steps = (1.0 - 0.9**10) / 0.1
+    np.testing.assert_allclose(units.reward, np.std(everything.reward) * np.sqrt(steps), rtol=1e-5)
+    np.testing.assert_allclose(units.cost, np.std(everything.cost, axis=0) * np.sqrt(10.0), rtol=1e-5)
+    np.testing.assert_allclose(units.limit * units.cost, problem.limit, rtol=1e-6)
+    _, own = pd_ddpg.view(PLAIN, problem, buffer)
+    assert float(own.reward) == 1.0
+    assert (own.cost == 1.0).all()
+
+
+def test_a_signal_that_never_varies_is_counted_in_its_own_units(buffer):
+    first = PROBLEM.observation_size + PROBLEM.action_size
+    still = eqx.tree_at(lambda b: b.rows, buffer, buffer.rows.at[:, first].set(3.0))
+    _, units = pd_ddpg.view(dataclasses.replace(PLAIN, units="data"), PROBLEM, still)
+    assert float(units.reward) == 1.0
+
+
+def test_in_the_datas_units_the_multiplier_only_changes_its_unit_when_rewards_and_costs_do(buffer):
+    """Rewards times 8 and costs times 1/2, powers of two: the same path, bit for bit, and λ^OFF 16 times as large."""
+    first = PROBLEM.observation_size + PROBLEM.action_size
+    factors = jnp.asarray([8.0] + [0.5] * PROBLEM.constraints)
+    rows = buffer.rows.at[:, first : first + len(factors)].multiply(factors)
+    other = eqx.tree_at(lambda b: b.rows, buffer, rows)
+    tighter = dataclasses.replace(PROBLEM, limits=tuple(0.5 * limit for limit in PROBLEM.limits))
+    config = dataclasses.replace(dual_estimate.DEPENDABLE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
+    start = pd_ddpg.start(dataclasses.replace(config, initial_multiplier=1.0), PROBLEM, random.key(5))
+    one, same = learn(config, PROBLEM, start, buffer, 300), learn(config, tighter, start, other, 300)
+    assert (one.multiplier_mean > 0.0).all()
+    np.testing.assert_array_equal(same.multiplier.value, one.multiplier.value)
+    np.testing.assert_allclose(same.multiplier_mean, 16.0 * one.multiplier_mean, rtol=1e-6)
+    np.testing.assert_allclose(same.critic_cost, 0.5 * one.critic_cost, rtol=1e-6)

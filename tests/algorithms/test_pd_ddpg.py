@@ -65,7 +65,9 @@ def test_targets_bootstrap_except_where_the_episode_terminated(learner, minibatc
 def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorithm_2_says(learner, minibatch):
     multiplier = jnp.asarray([0.5, 2.0])
     state = pd_ddpg.LearnerState(**{**vars(learner), "multiplier": dual.start(dual.Ascent(), multiplier)})
-    after, cost = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))(CONFIG, PROBLEM, state, plain(minibatch))
+    after, cost = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))(
+        CONFIG, PROBLEM, state, plain(minibatch), PROBLEM.limit
+    )
     s, a = minibatch.observation, minibatch.action
     y = pd_ddpg.targets(PROBLEM, state.target, plain(minibatch))
 
@@ -135,8 +137,8 @@ def test_the_dual_gradient_can_be_taken_at_episode_starts_only(learner, buffer):
     dual_states = starts.observation[:16]
     minibatch = replay.sample(buffer, random.key(3), (16,))
     iterate = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))
-    _, cost = iterate(config, PROBLEM, learner, pd_ddpg.Draws(minibatch, dual_states, None))
-    after, _ = iterate(CONFIG, PROBLEM, learner, plain(minibatch))
+    _, cost = iterate(config, PROBLEM, learner, pd_ddpg.Draws(minibatch, dual_states, None), PROBLEM.limit)
+    after, _ = iterate(CONFIG, PROBLEM, learner, plain(minibatch), PROBLEM.limit)
     judged = pd_ddpg.Networks(after.learned.critics, learner.learned.actor, discrete=False)
     expected = judged.q(dual_states, judged.mu(dual_states), minibatch.step)[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected, rtol=1e-4, atol=1e-6)

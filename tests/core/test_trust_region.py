@@ -48,6 +48,13 @@ def test_conjugate_gradient_of_a_zero_target_is_exactly_zero():
     np.testing.assert_array_equal(solve(np.zeros((5, 5), np.float32), np.zeros(5, np.float32), 10), np.zeros(5))
 
 
+def test_conjugate_gradient_of_a_target_whose_curvature_underflows_is_finite_and_nan_is_passed_on():
+    """The gradient of a policy that is all but deterministic: its square is a float, the damped curvature is none."""
+    target = np.full(5, 1e-18, dtype=np.float32)
+    assert np.isfinite(solve(1e-9 * np.eye(5, dtype=np.float32), target, 10)).all()
+    assert np.isnan(solve(np.full((5, 5), np.nan, dtype=np.float32), np.ones(5, dtype=np.float32), 10)).all()
+
+
 def test_conjugate_gradient_stays_where_it_converged():
     rng = np.random.default_rng(1)
     matrix, target = positive_definite(rng, 6).astype(np.float32), rng.normal(size=6).astype(np.float32)

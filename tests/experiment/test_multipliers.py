@@ -173,10 +173,9 @@ def test_an_algorithm_without_a_buffer_is_named(tmp_path):
 
 
 def test_data_of_order_one_are_left_as_they_are():
-    unit = multipliers.units(Dataset.of(**two_state_log(episodes=30)), "auto")
-    assert not unit.observation[0].any()
-    assert (unit.observation[1] == 1.0).all()
-    assert (unit.signals == 1.0).all()
+    scale = multipliers.scaling(Dataset.of(**two_state_log(episodes=30)), "auto")
+    assert not scale.observation[0].any()
+    assert (scale.observation[1] == 1.0).all()
 
 
 def test_the_prices_are_in_the_units_of_the_data_whatever_those_are():
@@ -197,9 +196,10 @@ def test_the_prices_are_in_the_units_of_the_data_whatever_those_are():
 
 def test_without_scaling_nothing_is_changed():
     log = random_log(episodes=60)
-    log["reward"] = log["reward"] * 1000
-    assert multipliers.units(Dataset.of(**log), "auto").signals[0] != 1.0
-    assert multipliers.units(Dataset.of(**log), "none").signals[0] == 1.0
+    for name in ("observation", "next_observation"):
+        log[name] = log[name] * 1000
+    assert (multipliers.scaling(Dataset.of(**log), "auto").observation[1] > 10.0).all()
+    assert (multipliers.scaling(Dataset.of(**log), "none").observation[1] == 1.0).all()
 
 
 def arguments(changes):

@@ -19,7 +19,7 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import pd_ddpg
-from apdo.core import replay
+from apdo.core import dual, replay
 from apdo.options import OURS, option
 from apdo.problem import Problem
 
@@ -27,14 +27,16 @@ DEPENDABLE = pd_ddpg.Learner(
     critic_hidden=(64, 64),
     critic_rate=2e-3,
     actor_rate=6e-4,
-    dual_rate=3e-3,
+    dual_rate=1e-3,
+    rule=dual.Pid(proportional=1.0),
     dual_states="starts",
+    units="data",
     target_rate=1e-2,
     minibatch=128,
     clock=True,
     bound=2.0,
     action_noise=0.25,
-    cloning=0.025,
+    cloning=0.0125,
     last_rate=0.05,
     averaged=0.5,
 )
@@ -103,7 +105,8 @@ def best_actor(
     Every actor is judged by every member's critics, and by the worst of them: an actor flatters its own. What exceeds
     a limit counts a few times its price; at the price itself, any excess would be worth what it earns.
     """
-    price = estimate(members).multiplier
+    problem, units = pd_ddpg.view(config.learner, problem, buffer)
+    price = estimate(members).multiplier / units.price
     rows, count = replay.episode_starts(buffer)
     first = replay.take(buffer, rows[random.randint(key, (_JUDGED,), 0, count)]).observation
     step = jnp.zeros(_JUDGED, dtype=jnp.int32)
@@ -112,7 +115,7 @@ def best_actor(
 
     def judge(judged: pd_ddpg.Networks, judging: pd_ddpg.Networks) -> Float[Array, ""]:
         q = jnp.mean(judging.q(first, judged.mu(first) + around, step), axis=-1)
-        return q[0] - jnp.vdot(_DEAR * price, jnp.maximum(q[1:] - problem.limit, 0.0))
+        return q[0] - jnp.vdot(_DEAR * price, jnp.maximum(q[1:] - units.limit, 0.0))
 
     table = jax.vmap(jax.vmap(judge, in_axes=(None, 0)), in_axes=(0, None))(members.learned, members.learned)
     best = jnp.argmax(jnp.min(table, axis=1))

@@ -24,7 +24,8 @@ actions, by a bound, by noise a = μ(s) + ε in all three lines that use μ, and
 
     μ          descends the mean of  -(Q_R - Σ_i λ_i Q_Ci)(s, μ(s) + ε, t) / (1 + Σ_i λ_i) + w |μ(s) - a|²
 
-dual gradients at episode starts only; and rates that fall, with λ^OFF the mean over the last part of the path.
+dual gradients at episode starts only; rates that fall, with λ^OFF the mean over the last part of the path; and rewards
+and costs in units of the buffer's own (`units`), so that no rate depends on what a reward is counted in.
 """
 
 import dataclasses
@@ -41,6 +42,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from apdo.algorithms import on_policy
 from apdo.core import categorical, descent, deterministic, dual, networks, noise, replay
 from apdo.core.data import Transition, flatten
+from apdo.errors import InvalidInput
 from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
@@ -66,7 +68,13 @@ class Learner:
         PAPER,
         choices=one_of("batch", "starts"),
     )
-    initial_multiplier: float = option(0.0, "where the multipliers start", OURS, within=(0.0, inf))
+    units: str = option(
+        "own",
+        "what rewards, costs and multipliers are counted in while learning: their own units, or the data's spread",
+        PAPER,
+        choices=one_of("own", "data"),
+    )
+    initial_multiplier: float = option(0.0, "where the multipliers start, in these units", OURS, within=(0.0, inf))
     target_rate: float = option(0.001, "τ, by which the target networks follow", PAPER, within=(0.0, 1.0))
     minibatch: int = option(64, "transitions in one iteration", PAPER, above=0)
     clock: bool = option(False, "whether the critics see the time, where the horizon ends an episode", PAPER)
@@ -154,10 +162,11 @@ class LearnerState(eqx.Module):
     critic_optimiser: optax.OptState
     actor_optimiser: optax.OptState
     multiplier: dual.Multiplier
+    """λ, in the learner's units."""
     multiplier_mean: Float[Array, " M"]
-    """The mean of λ over all iterations so far: λ^OFF."""
+    """The mean of λ over the iterations so far that are averaged, in the problem's units: λ^OFF."""
     critic_cost: Float[Array, " M"]
-    """What the cost critics say of the actor, averaged over the last block: the dual gradient plus d."""
+    """What the cost critics say of the actor, averaged over the last block, in the problem's units."""
     cloning: Float[Array, ""]
     """w: the configured one, or a member's own in an ensemble."""
     iteration: Int[Array, ""]
@@ -214,26 +223,28 @@ def learn(
 
     Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged.
     """
-    problem, share_of_total = steady(problem)
+    problem, units = view(config, problem, buffer)
     starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
     end = state.iteration + iterations
     unaveraged = 0 if total is None else int((1.0 - config.averaged) * total) // BLOCK * BLOCK
 
     def block(state: LearnerState) -> LearnerState:
         draws = _draw(config, problem, buffer, starts, random.fold_in(state.key, state.iteration))
+        draws = dataclasses.replace(draws, batch=units.seen(draws.batch))
         fall = 0.0 if total is None else (1.0 - config.last_rate) * jnp.minimum(state.iteration / total, 1.0)
 
         def one(i: Int[Array, ""], carry: tuple[LearnerState, Array, Array]) -> tuple[LearnerState, Array, Array]:
             state, multipliers, costs = carry
-            state, cost = iterate(config, problem, state, jax.tree.map(lambda leaf: leaf[i], draws), 1.0 - fall)
+            now = jax.tree.map(lambda leaf: leaf[i], draws)
+            state, cost = iterate(config, problem, state, now, units.limit, 1.0 - fall)
             return state, multipliers + state.multiplier.value, costs + cost
 
         count = jnp.minimum(BLOCK, end - state.iteration)
         nothing = jnp.zeros_like(state.multiplier_mean)
         after, multipliers, costs = jax.lax.fori_loop(0, count, one, (state, nothing, nothing))
         share = count / jnp.maximum(after.iteration - unaveraged, count)
-        mean = state.multiplier_mean + share * (share_of_total * multipliers / count - state.multiplier_mean)
-        told = (mean, costs / (count * share_of_total))
+        mean = state.multiplier_mean + share * (units.price * multipliers / count - state.multiplier_mean)
+        told = (mean, units.total * costs / count)
         return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, told)
 
     return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
@@ -261,9 +272,55 @@ def steady(problem: Problem) -> tuple[Problem, float]:
     gamma, steps = problem.discount, problem.horizon
     if problem.cost_discount < 1.0 or not problem.truncates or gamma == 1.0:
         return problem, 1.0
-    share = (1.0 - gamma**steps) / ((1.0 - gamma) * steps)
+    share = _effective_steps(gamma, steps) / steps
     limits = tuple(share * limit for limit in problem.limits)
     return dataclasses.replace(problem, cost_discount=gamma, limits=limits), share
+
+
+class Units(eqx.Module):
+    """What a learner's numbers are in the problem's own: a reward of 1, costs of 1, and a price of 1."""
+
+    reward: Float[Array, ""]
+    cost: Float[Array, " M"]
+    limit: Float[Array, " M"]
+    """d, in the learner's units."""
+    share: float = eqx.field(static=True)
+    """What a unit of the limits has become in `steady`."""
+
+    @property
+    def price(self) -> Float[Array, " M"]:
+        """A multiplier of 1."""
+        return self.share * self.reward / self.cost
+
+    @property
+    def total(self) -> Float[Array, " M"]:
+        """A constrained cost of 1."""
+        return self.cost / self.share
+
+    def seen(self, batch: Transition) -> Transition:
+        """The transitions with rewards and costs in the learner's units."""
+        cost = batch.cost / jnp.broadcast_to(self.cost, batch.cost.shape)
+        return dataclasses.replace(batch, reward=batch.reward / self.reward, cost=cost)
+
+
+def view(config: Learner, problem: Problem, buffer: replay.Replay) -> tuple[Problem, Units]:
+    """The problem as it looks from single transitions (`steady`), and the units that a learner sees it in.
+
+    Those of the data are, for each signal, σ √T: the deviation that a return would have if the signals of its T steps
+    were independent (of the effective T, (1 - γ^T)/(1 - γ)). A multiplier's natural size is the ratio of two of them.
+    """
+    problem, share = steady(problem)
+    size = jnp.ones(1 + problem.constraints)
+    if config.units == "data":
+        discounts = [problem.discount] + [problem.cost_discount] * problem.constraints
+        steps = jnp.asarray([_effective_steps(gamma, problem.horizon) for gamma in discounts])
+        spread = replay.spread(buffer) * jnp.sqrt(steps)
+        size = jnp.where(spread > 0.0, spread, 1.0)
+    return problem, Units(reward=size[0], cost=size[1:], limit=problem.limit / size[1:], share=share)
+
+
+def _effective_steps(gamma: float, steps: int) -> float:
+    return steps if gamma == 1.0 else (1.0 - gamma**steps) / (1.0 - gamma)
 
 
 def _draw(
@@ -287,7 +344,12 @@ def _draw(
 
 
 def iterate(
-    config: Learner, problem: Problem, state: LearnerState, draws: Draws, rate: float | Float[Array, ""] = 1.0
+    config: Learner,
+    problem: Problem,
+    state: LearnerState,
+    draws: Draws,
+    limit: Float[Array, " M"],
+    rate: float | Float[Array, ""] = 1.0,
 ) -> tuple[LearnerState, Float[Array, " M"]]:
     """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
 
@@ -337,7 +399,7 @@ def iterate(
         target=jax.tree.map(partial(_follow, config.target_rate), learned, state.target),
         critic_optimiser=critic_optimiser,
         actor_optimiser=actor_optimiser,
-        multiplier=dual.update(config.rule, state.multiplier, cost, problem.limit, rate * config.dual_rate),
+        multiplier=dual.update(config.rule, state.multiplier, cost, limit, rate * config.dual_rate),
         multiplier_mean=state.multiplier_mean,
         critic_cost=state.critic_cost,
         cloning=state.cloning,
@@ -371,6 +433,8 @@ def _follow(rate: float, learned: Array, target: Array) -> Array:
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Random networks and an empty buffer."""
+    if config.learner.units != "own":
+        raise InvalidInput("learner.units data is for a buffer that stays as it is; this one grows.")
     return State(
         learner=start(config.learner, problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),

@@ -96,6 +96,14 @@ def episode_starts(replay: Replay) -> tuple[Int[Array, " C"], Int[Array, ""]]:
     return jnp.nonzero(first, size=replay.capacity, fill_value=0)[0], jnp.sum(first)
 
 
+def spread(replay: Replay) -> Float[Array, " K"]:
+    """The standard deviation of the reward and of each cost over the transitions in the ring."""
+    first = replay.observation_size + replay.action_size
+    signals = replay.rows[: replay.capacity, first : first + 1 + replay.constraints]
+    held = (jnp.arange(replay.capacity) < replay.filled)[:, None]
+    return jnp.std(signals, axis=0, where=jnp.broadcast_to(held, signals.shape))
+
+
 def take(replay: Replay, index: Int[Array, "*shape"]) -> Transition:
     """The transitions in the given rows."""
     rows = replay.rows[index]

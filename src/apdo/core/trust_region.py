@@ -62,7 +62,8 @@ def fisher_product(distributions: Callable[[Vector], Any], parameters: Vector, d
 def conjugate_gradient(product: Product, target: Vector, iterations: int, tolerance: float = 1e-10) -> Vector:
     """x with product(x) ≈ target, by conjugate gradient from zero.
 
-    It stops changing once the residual is `tolerance` times the target, in squared norm; a target of zero gives zero.
+    It stops changing once the residual is `tolerance` times the target, in squared norm, or too small for its curvature
+    to be told from zero, as where a policy is all but deterministic; a target of zero gives zero.
     """
     floor = tolerance * jnp.vdot(target, target)
 
@@ -71,8 +72,10 @@ def conjugate_gradient(product: Product, target: Vector, iterations: int, tolera
     ) -> tuple[Vector, Vector, Vector, Float[Array, ""]]:
         x, residual, direction, squared = carry
         image = product(direction)
-        going = squared > floor
-        length = jnp.where(going, squared / jnp.where(going, jnp.vdot(direction, image), 1.0), 0.0)
+        curvature = jnp.vdot(direction, image)
+        # Written so that NaN goes on, and is seen.
+        going = (squared > floor) & ~(curvature <= 0.0)
+        length = jnp.where(going, squared / jnp.where(going, curvature, 1.0), 0.0)
         x = x + length * direction
         residual = residual - length * image
         squared_next = jnp.vdot(residual, residual)

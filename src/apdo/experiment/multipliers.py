@@ -1,8 +1,8 @@
 """λ* from logged data alone: `apdo dual`.
 
 The estimate itself is `algorithms.dual_estimate`, the one that APDO jumps by. Here it meets data from anywhere: a run's
-buffer, a file, arrays. The learner's settings suit signals of order one, so that what is not is brought there first
-(`Units`), and the answer is given back in the data's own units.
+buffer, a file, arrays. The learner's settings suit vectors of order one, so that what is not is brought there first
+(`Scaling`); rewards and costs it scales itself.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Config(dual_estimate.Config):
     seed: int = option(0, "of the first weights and of the minibatches", OURS, within=(0, 2**31))
     scaling: str = option(
         "auto",
-        "auto: observations, actions, rewards and costs that are not of order one are brought there for the learners",
+        "auto: observations and actions that are not of order one are brought there for the learners",
         OURS,
         choices=one_of("auto", "none"),
     )
@@ -97,41 +97,29 @@ def open_source(source: str | Path | Dataset, run_seed: int | None = None) -> tu
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Units:
-    """How the data are seen by the learners: (x - shift) / scale of vectors, factor · x of signals."""
+class Scaling:
+    """How observations and actions are seen by the learners: (x - shift) / scale."""
 
     observation: tuple[NDArray[np.float32], NDArray[np.float32]]
     action: tuple[NDArray[np.float32], NDArray[np.float32]]
-    signals: NDArray[np.float64]
-    """[K]: factors on the reward and on each cost."""
-
-    @property
-    def price(self) -> NDArray[np.float64]:
-        """[M]: what turns the learners' multipliers into the data's: λ = λ' c / r."""
-        return self.signals[1:] / self.signals[0]
 
 
-def units(data: Dataset, scaling: str) -> Units:
-    """What brings the data to order one; what is there already is left as it is, bit for bit.
+def scaling(data: Dataset, how: str) -> Scaling:
+    """What brings the vectors to order one; what is there already is left as it is, bit for bit.
 
     An entry of an observation is there if its largest size lies between 0.1 and 10; an entry of an action if its
-    deviation lies between 0.2 and 2 and its mean within ±1; a signal if the larger of its mean and its deviation over
-    episodes, discounted, lies between 0.1 and 50.
+    deviation lies between 0.2 and 2 and its mean within ±1.
     """
     seen, done = data.observation, data.action
     plain = (np.zeros(seen.shape[1], np.float32), np.ones(seen.shape[1], np.float32))
     still = (np.zeros(done.shape[1], np.float32), np.ones(done.shape[1], np.float32))
-    if scaling == "none":
-        return Units(plain, still, np.ones(1 + data.constraints))
+    if how == "none":
+        return Scaling(plain, still)
     size = np.abs(seen).max(axis=0)
     observation = _standard(seen, (size == 0) | ((size >= 0.1) & (size <= 10.0)))
     mean, deviation = done.mean(axis=0, dtype=np.float64), done.std(axis=0, dtype=np.float64)
     fits = (deviation >= 0.2) & (deviation <= 2.0) & (np.abs(mean) <= 1.0)
-    action = still if data.choices else _standard(done, fits)
-    totals = data.discounted()
-    reach = np.maximum(np.abs(totals.mean(axis=0)), totals.std(axis=0))
-    factors = np.where((reach == 0) | ((reach >= 0.1) & (reach <= 50.0)), 1.0, 1.0 / np.where(reach == 0, 1.0, reach))
-    return Units(observation, action, factors)
+    return Scaling(observation, still if data.choices else _standard(done, fits))
 
 
 def _standard(values: NDArray[np.float32], fits: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -140,17 +128,16 @@ def _standard(values: NDArray[np.float32], fits: NDArray[np.bool_]) -> tuple[NDA
     return np.where(fits, 0.0, mean).astype(np.float32), np.where(fits, 1.0, deviation).astype(np.float32)
 
 
-def _as_seen(data: Dataset, units: Units) -> Transition:
+def _as_seen(data: Dataset, scale: Scaling) -> Transition:
     def standard(values: NDArray[np.float32], unit: tuple[NDArray[np.float32], NDArray[np.float32]]) -> jax.Array:
         return jnp.asarray((values - unit[0]) / unit[1])
 
-    factors = units.signals.astype(np.float32)
     return Transition(
-        observation=standard(data.observation, units.observation),
-        action=standard(data.action, units.action),
-        reward=jnp.asarray(data.reward * factors[0]),
-        cost=jnp.asarray(data.cost * factors[1:]),
-        next_observation=standard(data.next_observation, units.observation),
+        observation=standard(data.observation, scale.observation),
+        action=standard(data.action, scale.action),
+        reward=jnp.asarray(data.reward),
+        cost=jnp.asarray(data.cost),
+        next_observation=standard(data.next_observation, scale.observation),
         terminated=jnp.asarray(data.terminated),
         truncated=jnp.asarray(data.truncated),
         step=jnp.asarray(data.step, dtype=jnp.int32),
@@ -158,33 +145,31 @@ def _as_seen(data: Dataset, units: Units) -> Transition:
 
 
 def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEstimate:
-    scale = units(data, config.scaling)
-    batch = _as_seen(data, scale)
+    batch = _as_seen(data, scaling(data, config.scaling))
     problem = Problem(
         observation_size=data.observation.shape[1],
         action_size=data.action.shape[1],
         batch=data.samples,
-        limits=tuple(float(limit) for limit in scale.signals[1:] * data.limits),
+        limits=tuple(float(limit) for limit in data.limits),
         discount=data.discount,
         cost_discount=data.cost_discount,
         horizon=data.horizon,
         truncates=not data.horizon_terminates,
         discrete_actions=data.choices > 0,
     )
-    key = random.key(config.seed)
-    members, looks = _learn(config, problem, batch, key, progress, scale)
+    key, buffer = random.key(config.seed), replay.of(batch)
+    units = pd_ddpg.view(config.learner, problem, buffer)[1]
+    members, looks = _learn(config, problem, buffer, units, key, progress)
     found = dual_estimate.estimate(members)
-    multiplier, low, high = (
-        np.asarray(part, np.float64) * scale.price for part in (found.multiplier, found.low, found.high)
-    )
+    multiplier, low, high = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
     progress.phase("checking the critics against the logged episodes", 0, 1)
-    about = _diagnose(config, problem, data, batch, scale, members, looks, random.fold_in(key, 1))
+    about = _diagnose(config, problem, data, batch, units, members, looks, random.fold_in(key, 1))
     progress.end_phase()
     return MultiplierEstimate(
         multiplier=multiplier,
         low=low,
         high=high,
-        members=np.asarray(members.multiplier_mean, np.float64) * scale.price,
+        members=np.asarray(members.multiplier_mean, np.float64),
         iterations=looks.iterations,
         path=looks.multiplier,
         limits=data.limits,
@@ -196,7 +181,7 @@ def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEs
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Looks:
-    """What was seen while the members learned, in the data's own units."""
+    """What was seen while the members learned, in the data's own units; multipliers without their passing terms."""
 
     iterations: NDArray[np.int64]
     multiplier: NDArray[np.float64]
@@ -204,36 +189,40 @@ class _Looks:
 
 
 def _learn(
-    config: Config, problem: Problem, batch: Transition, key: jax.Array, progress: Progress, scale: Units
+    config: Config,
+    problem: Problem,
+    buffer: replay.Replay,
+    units: pd_ddpg.Units,
+    key: jax.Array,
+    progress: Progress,
 ) -> tuple[pd_ddpg.LearnerState, _Looks]:
     """The members after all their iterations, in pieces between which there is a look; no result depends on those."""
-    buffer = replay.of(batch)
     learn = jax.jit(lambda members, buffer, count: dual_estimate.learn(config, problem, members, buffer, count))
     members = jax.jit(lambda key: dual_estimate.start(config, problem, key))(key)
     piece = max(1, config.iterations // (_LOOKS * pd_ddpg.BLOCK)) * pd_ddpg.BLOCK
     done, looks = 0, []
     while done < config.iterations:
-        progress.phase(*_phase(config, done, members, scale))
+        progress.phase(*_phase(config, done, members))
         size = min(piece, config.iterations - done)
         members = jax.block_until_ready(learn(members, buffer, jnp.asarray(size)))
         done += size
         if not np.all(np.isfinite(members.multiplier_mean)):
             raise NumericalFailure(
                 f"the multipliers are not finite after {done} iterations; try smaller learner.critic_rate and "
-                "learner.dual_rate, or --scaling auto."
+                "learner.dual_rate, or --scaling auto and learner.units data."
             )
-        looks.append((done, np.asarray(members.multiplier.value), np.asarray(members.critic_cost)))
-    progress.phase(*_phase(config, done, members, scale))
+        looks.append((done, np.asarray(members.multiplier.integral), np.asarray(members.critic_cost)))
+    progress.phase(*_phase(config, done, members))
     progress.end_phase()
     return members, _Looks(
         iterations=np.asarray([look[0] for look in looks]),
-        multiplier=np.asarray([look[1] for look in looks], dtype=np.float64) * scale.price,
-        cost=np.asarray([look[2] for look in looks], dtype=np.float64) / scale.signals[1:],
+        multiplier=np.asarray([look[1] for look in looks], dtype=np.float64) * np.asarray(units.price),
+        cost=np.asarray([look[2] for look in looks], dtype=np.float64),
     )
 
 
-def _phase(config: Config, done: int, members: pd_ddpg.LearnerState, scale: Units) -> tuple[str, int, int, str]:
-    so_far = np.median(np.asarray(members.multiplier_mean), axis=0) * scale.price
+def _phase(config: Config, done: int, members: pd_ddpg.LearnerState) -> tuple[str, int, int, str]:
+    so_far = np.median(np.asarray(members.multiplier_mean), axis=0)
     shown = "so far " + ", ".join(f"{value:.3g}" for value in so_far) if done else ""
     return "training the multiplier off-policy", done, config.iterations, shown
 
@@ -243,19 +232,19 @@ def _diagnose(
     problem: Problem,
     data: Dataset,
     batch: Transition,
-    scale: Units,
+    units: pd_ddpg.Units,
     members: pd_ddpg.LearnerState,
     looks: _Looks,
     key: jax.Array,
 ) -> Diagnostics:
     critic_key, judge_key = random.split(key)
     rng = np.random.default_rng(config.seed)
-    critic_says, logged_says, tail = _calibrate(config, problem, data, batch, scale, critic_key)
+    critic_says, logged_says, tail = _calibrate(config, problem, data, units.seen(batch), units, critic_key)
     n = data.episodes
     parts = [logged_says[part, 1:].mean(axis=0) for part in np.array_split(np.arange(n), min(BLOCKS, n))]
     first = batch.observation[_draw(rng, data.starts, _JUDGED)]
     table = np.asarray(dual_diagnostics.judgements(config.learner, problem, members, first, judge_key), np.float64)
-    judged = table[..., 1:] / scale.signals[1:]
+    judged = table[..., 1:] * np.asarray(units.total)
     distance, outside = _coverage(data, batch, members, rng)
     late = looks.iterations > config.iterations // 2
     return Diagnostics(
@@ -276,7 +265,7 @@ def _diagnose(
 
 
 def _calibrate(
-    config: Config, problem: Problem, data: Dataset, batch: Transition, scale: Units, key: jax.Array
+    config: Config, problem: Problem, data: Dataset, batch: Transition, units: pd_ddpg.Units, key: jax.Array
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """For each episode [N, K], what critics of the logged policy say at its start, and what came; the share beyond."""
     last = np.zeros(data.samples, dtype=bool)
@@ -292,9 +281,11 @@ def _calibrate(
     )
     critic = fit(steps, jnp.asarray(config.check_iterations), key)
 
+    size_of = np.concatenate([np.asarray(units.reward)[None], np.asarray(units.cost)])
+
     def says(rows: NDArray[np.int64]) -> NDArray[np.float64]:
         q = jax.jit(pd_ddpg.Networks.q)(critic, batch.observation[rows], batch.action[rows], batch.step[rows])
-        return np.asarray(q, np.float64).T / scale.signals
+        return np.asarray(q, np.float64).T * size_of
 
     ends = data.ends
     signals = np.concatenate([data.reward[ends, None], data.cost[ends]], axis=1)

@@ -26,6 +26,7 @@ LEARNER = {
     "actor_rate": 1e-3,
     "dual_rate": 1e-2,
     "dual_states": "batch",
+    "units": "own",
     "target_rate": 0.001,
     "minibatch": 64,
     "rule": "ascent",
