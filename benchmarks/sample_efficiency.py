@@ -1,13 +1,14 @@
 """How many samples it takes to earn R within the limit: every sample counted, judged on fresh episodes.
 
-    make sample-efficiency                                  all arms, then the table and figure of the document
+    make sample-efficiency                                  all arms, then the tables and figure of the document
     python -m benchmarks.sample_efficiency --only fast      some arms (a pattern)
-    python -m benchmarks.sample_efficiency --table          the table and figure alone
+    python -m benchmarks.sample_efficiency --table          the tables and figure alone
 
-After every epoch the stochastic policy plays 1,000 fresh episodes, neither trained on nor counted. The target is met at
-the first sample count from which three evaluations in a row have return ≥ R and cost ≤ 0.21. While an actor is on
-trial the policy has not changed yet, so that such an evaluation does not count. Results go to
-results/sample-efficiency, one JSON file for each arm; what is there is not run again unless --again.
+After every epoch the stochastic policy plays 1,000 fresh episodes, neither trained on nor counted; on a finite problem
+it is evaluated exactly instead. The target is met at the first sample count from which three evaluations in a row have
+return ≥ R and a cost of at most 1.05 d. While an actor is on trial the policy has not changed yet, so that such an
+evaluation does not count. Results go to results/sample-efficiency, one JSON file for each arm; what is there is not run
+again unless --again.
 """
 
 import argparse
@@ -15,21 +16,48 @@ import dataclasses
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import document
+from benchmarks import document, ground_truth
 
 RESULTS = Path("results/sample-efficiency")
 DOCUMENT = Path("docs/sample-efficiency.md")
 EPISODES = 1000
 CONSECUTIVE = 3
-COST = 0.21
-TARGETS = (11, 14)
+EXCESS = 0.05
+"""By which share of a limit an evaluation may exceed it."""
 KEPT = 500_000
 """Samples after the target within which its cost must be kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A problem, and the returns that are asked for."""
+
+    title: str
+    environment: str
+    targets: tuple[float, ...]
+    """Returns; where the optimum is known, shares of its return."""
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    finite: bool = False
+
+
+def _finite(case: str) -> Task:
+    """A finite problem, with small networks, and with batches in proportion to it."""
+    own = {"batch": 2000, "policy.hidden": (32,), "critic.hidden": (32,), "primal": "trpo", "primal.rate": 0.3}
+    known = ground_truth.CASES[case]
+    return Task(known.title, known.environment, (0.95, 0.98), known.options | own, finite=True)
+
+
+TASKS = {
+    "point-gather": Task("point-gather", "point-gather", (11, 14)),
+    "gridworld": _finite("gridworld"),
+    "garnet-a": _finite("garnet-a"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,47 +69,102 @@ class Arm:
     preset: str | None = "fast"
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     seeds: int = 8
+    task: str = "point-gather"
 
 
+PID: dict[str, Any] = {"rule": "pid", "rule.proportional": 20.0}
 ARMS = {
     "fast": Arm("APDO, preset fast", changes={"epochs": 110}, seeds=16),
     "fast-again": Arm("adjusted again every 10 epochs", changes={"epochs": 110, "again_every": 10}),
-    "fast-pdo-first": Arm("PDO before the jump, not π_0", changes={"explore": False, "epochs": 70}, seeds=16),
-    "fast-later": Arm("PDO before, jump after 100,000", changes={"explore": False, "k_adj": 9, "epochs": 70}, seeds=16),
-    "fast-quicker-ppo": Arm("PPO's rate 0.003", changes={"primal.rate": 3e-3, "epochs": 110}, seeds=16),
+    "fast-pdo-first": Arm("PDO before the jump, not π_0", changes={"explore": False, "epochs": 110}),
+    "fast-quicker-ppo": Arm("PPO's rate 0.003", changes={"primal.rate": 3e-3, "epochs": 110}),
     "fast-trpo": Arm("TRPO instead of PPO", changes={"primal": "trpo", "epochs": 110}),
     "fast-ascent": Arm("dual ascent instead of PID", changes={"rule": "ascent", "epochs": 110}),
     "fast-dual": Arm("multiplier only (adjust = dual)", changes={"adjust": "dual", "epochs": 110}),
     "dual": Arm("APDO, paper's TRPO, multiplier only", preset=None, changes={"k_adj": 5, "epochs": 70}, seeds=16),
+    "dual-pid": Arm("the same, PID after the jump", preset=None, changes={"k_adj": 5, "epochs": 70} | PID, seeds=16),
     "cpo-50k": Arm("CPO, batches of 50,000", "cpo", None, {"epochs": 90}),
     "cpo-10k": Arm("CPO, batches of 10,000", "cpo", None, {"batch": 10_000, "epochs": 250}),
     "pdo-ppo": Arm(
         "PDO with PPO, batches of 10,000",
         "pdo",
         None,
-        {"primal": "ppo", "batch": 10_000, "epochs": 250, "rule": "pid", "rule.proportional": 20.0, "dual_step": 2.0},
+        {"primal": "ppo", "batch": 10_000, "epochs": 250, "dual_step": 2.0} | PID,
     ),
 }
+ELSEWHERE = {
+    f"{task}-{name}": Arm(title, algorithm, preset, {"epochs": 60} | changes, seeds=10, task=task)
+    for task in ("gridworld", "garnet-a")
+    for name, title, algorithm, preset, changes in (
+        ("jump", "APDO, jump in multiplier and policy", "apdo", "fast", {}),
+        ("dual", "APDO, multiplier only", "apdo", "fast", {"adjust": "dual"}),
+        ("pdo", "PDO", "pdo", None, PID),
+        ("cpo", "CPO", "cpo", None, {}),
+    )
+}
+"""The same comparison on two problems with a known optimum."""
+FIXED = (1, 2, 5, 10, 20)
+K_ADJ = {
+    f"{task}-k{k}": Arm(f"K_adj {k}", changes={"k_adj": k, "epochs": 60}, seeds=10, task=task)
+    for task in TASKS
+    for k in (*FIXED, "auto")
+}
+"""When to adjust."""
+EVERYTHING = ARMS | ELSEWHERE | K_ADJ
 
 
-def curves(arm: Arm, seeds: int) -> dict[str, Any]:
-    """Return and cost of the stochastic policy on fresh episodes after every epoch, [epochs, seeds]."""
+def specified(arm: Arm, seeds: int) -> Any:
+    """The experiment behind an arm; on a finite problem the gains go by the size of its costs."""
+    from apdo.experiment import settings
+
+    task = TASKS[arm.task]
+    known = settings.specify(arm.algorithm, task.environment, {}, arm.preset).algorithm_config
+    wanted = {name: value for name, value in task.options.items() if not name.startswith("primal")}
+    if hasattr(known, "primal"):
+        wanted = task.options
+    if task.finite and hasattr(known, "off_policy"):
+        wanted = wanted | {"off_policy.learner.actor_hidden": task.options["policy.hidden"]}
+    chosen = wanted | arm.changes | {"seeds": seeds}
+    experiment = settings.specify(arm.algorithm, task.environment, chosen, arm.preset)
+    if task.finite and hasattr(known, "rule"):
+        gains = ground_truth.gains(experiment.environment_config.model(), experiment.algorithm_config)
+        gains |= {"rule.reach": 0.15}
+        experiment = settings.specify(arm.algorithm, task.environment, chosen | gains, arm.preset)
+    return experiment
+
+
+def evaluator(task: Task, experiment: Any, training: Any) -> Callable[[Any, Any], tuple[np.ndarray, np.ndarray]]:
+    """From the state of all seeds and keys to returns and costs: of fresh episodes, or exact and as shares.
+
+    Exact ones are the share of the optimum's return, and the worst cost over its limit as a share of that plus one.
+    """
     import jax
-    import jax.numpy as jnp
-    from jax import random
 
     from apdo import loop, rollout
     from apdo.core.advantage import summarise
     from apdo.envs.environment import Environment
-    from apdo.experiment import runner, settings
 
-    experiment = settings.specify(arm.algorithm, "point-gather", arm.changes | {"seeds": seeds}, arm.preset)
-    training = runner.training_of(experiment)
     problem, environment = training.problem, training.environment
+    if task.finite:
+        from apdo import exact
+
+        model, optimum = ground_truth.solved(experiment.environment_config)
+        seen, against = experiment.environment_config.observations(), ground_truth.scale(model, optimum)
+
+        def share(network: Any) -> tuple[float, float]:
+            found = exact.evaluate(model, ground_truth.probabilities(network, seen))
+            return found.value / optimum.value, 1.0 + float(np.max((found.costs - model.limits) / against))
+
+        def exactly(state: Any, keys: Any) -> tuple[np.ndarray, np.ndarray]:
+            policies = training.algorithm.learned_policy(state)
+            each = [share(jax.tree.map(lambda leaf, i=i: leaf[i], policies)) for i in range(keys.shape[0])]
+            return np.array([e[0] for e in each]), np.array([e[1] for e in each])
+
+        return exactly
     assert isinstance(environment, Environment)
 
-    def evaluate(algorithm_state, key):
-        policy = training.algorithm.learned_policy(algorithm_state)
+    def play(state: Any, key: Any) -> tuple[Any, Any]:
+        policy = training.algorithm.learned_policy(state)
         batch = rollout.collect(
             environment,
             lambda memory, observation, key: (policy(observation).sample(key), memory),
@@ -94,8 +177,28 @@ def curves(arm: Arm, seeds: int) -> dict[str, Any]:
         found = summarise(batch, problem.discount, problem.cost_discount)
         return found.undiscounted_return, found.constrained_cost[0]
 
+    compiled = jax.jit(lambda state, keys: loop.over_seeds(training, play, (state, keys)))
+
+    def of_episodes(state: Any, keys: Any) -> tuple[np.ndarray, np.ndarray]:
+        returns, costs = compiled(state, keys)
+        return np.asarray(returns), np.asarray(costs)
+
+    return of_episodes
+
+
+def curves(arm: Arm, seeds: int) -> dict[str, Any]:
+    """Return and cost of the stochastic policy after every epoch, [epochs, seeds]."""
+    import jax
+    import jax.numpy as jnp
+    from jax import random
+
+    from apdo import loop
+    from apdo.experiment import runner
+
+    experiment = specified(arm, seeds)
+    training = runner.training_of(experiment)
+    evaluate = evaluator(TASKS[arm.task], experiment, training)
     advance, adjuster = loop.make_advance(training), loop.Adjuster(training)
-    evaluate_all = jax.jit(lambda state, keys: loop.over_seeds(training, evaluate, (state, keys)))
     state = loop.start(training, list(range(seeds)))
     rows: dict[str, list[Any]] = {"return": [], "cost": [], "multiplier": [], "actor_taken": []}
     adjusted, estimates, began = [], [], time.perf_counter()
@@ -105,17 +208,18 @@ def curves(arm: Arm, seeds: int) -> dict[str, Any]:
         for name in ("multiplier", "actor_taken"):
             if name in chunk.metrics:
                 rows[name].append(np.asarray(chunk.metrics[name][0]).reshape(seeds, -1)[:, 0])
-        if adjuster.due(epoch):
+        if adjuster.due(epoch) and adjuster.open(state):
             state, found = adjuster.finish(state, adjuster.work(state, adjuster.begin(state), adjuster.total))
             adjusted.append(epoch)
-            estimates.append({name: np.asarray(getattr(found, name))[:, 0].tolist() for name in vars(found)})
+            estimates.append({name: np.asarray(getattr(found, name)).tolist() for name in vars(found)})
         keys = random.split(random.fold_in(random.key(99), epoch), seeds)
-        returns, costs = evaluate_all(state.algorithm, keys)
-        rows["return"].append(np.asarray(returns))
-        rows["cost"].append(np.asarray(costs))
+        returns, costs = evaluate(state.algorithm, keys)
+        rows["return"].append(returns)
+        rows["cost"].append(costs)
     return {
         "options": experiment.describe(),
-        "batch": problem.batch,
+        "batch": training.problem.batch,
+        "limit": 1.0 if TASKS[arm.task].finite else training.problem.limits[0],
         "adjusted": adjusted,
         "on_trial": getattr(experiment.algorithm_config, "adjust", "dual") == "primal-dual",
         "estimates": estimates,
@@ -131,9 +235,10 @@ def samples_of(found: dict[str, Any]) -> np.ndarray:
 
 def samples_to(found: dict[str, Any], target: float) -> np.ndarray:
     """By seed: the first sample count from which so many evaluations in a row meet the target; infinity if none."""
-    met = (np.array(found["return"]) >= target) & (np.array(found["cost"]) <= COST)
+    met = (np.array(found["return"]) >= target) & (np.array(found["cost"]) <= (1.0 + EXCESS) * found["limit"])
     if found["on_trial"]:
-        met[found["adjusted"]] = False
+        for epoch, estimate in zip(found["adjusted"], found["estimates"], strict=True):
+            met[epoch, np.isfinite(estimate["multiplier"]).all(axis=-1)] = False
     first = np.full(met.shape[1], np.inf)
     for i in range(met.shape[0] - CONSECUTIVE, -1, -1):
         first[met[i : i + CONSECUTIVE].all(axis=0)] = samples_of(found)[i]
@@ -154,33 +259,57 @@ def path_of(name: str) -> Path:
     return RESULTS / f"{name}.json"
 
 
+def _reached(found: dict[str, Any], target: float) -> str:
+    """The median, the worst seed, and how many met the target."""
+    first = samples_to(found, target)
+    median = np.median(first)
+    middle = f"{median:,.0f}" if np.isfinite(median) else f"> {samples_of(found)[-1]:,}"
+    worst = f"{first.max():,.0f}" if np.isfinite(first.max()) else "never"
+    return f"{middle} ({worst}; {np.isfinite(first).sum()} met it)"
+
+
 def _row(name: str, found: dict[str, Any]) -> str:
-    cells = [ARMS[name].title, str(len(found["return"][0]))]
-    for target in TARGETS:
-        first = samples_to(found, target)
-        median = np.median(first)
-        middle = f"{median:,.0f}" if np.isfinite(median) else f"> {samples_of(found)[-1]:,}"
-        worst = f"{first.max():,.0f}" if np.isfinite(first.max()) else "never"
-        cells.append(f"{middle} ({worst}; {np.isfinite(first).sum()} met it)")
-    means = kept(found, TARGETS[0])
+    arm = EVERYTHING[name]
+    targets = TASKS[arm.task].targets
+    cells = [arm.title, str(len(found["return"][0]))] + [_reached(found, target) for target in targets]
+    means = kept(found, targets[0])
     means = means[np.isfinite(means)]
     cells.append(f"{means.mean():.3f} ({means.max():.3f})" if len(means) else "-")
     last = slice(-10, None)
-    cells.append(f"{np.mean(found['return'][last]):.1f} / {np.mean(found['cost'][last]):.3f}")
+    cells.append(f"{np.mean(found['return'][last]):.3g} / {np.mean(found['cost'][last]):.3f}")
     return "| " + " | ".join(cells) + " |"
 
 
-def table() -> str:
-    """The document's table."""
-    heads = ["arm", "seeds"] + [f"samples to return {target}: median (worst)" for target in TARGETS]
+def _lines(heads: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])
+
+
+def table(arms: dict[str, Arm], task: str) -> str:
+    """The arms of one problem, with what they reached."""
+    heads = ["arm", "seeds"] + [f"samples to return {target:g}: median (worst)" for target in TASKS[task].targets]
     heads += ["cost kept after: mean (worst seed)", "last ten evaluations: return / cost"]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
-    return "\n".join(lines + [_row(name, found) for name, found in measured().items()])
+    return "\n".join(lines + [_row(name, found) for name, found in measured(arms).items() if arms[name].task == task])
 
 
-def measured() -> dict[str, dict[str, Any]]:
+def k_adj_table() -> str:
+    """Samples to the first target by K_adj, and how far K_adj auto is from the best of the fixed ones."""
+    rows = []
+    for key, task in TASKS.items():
+        found = measured({name: arm for name, arm in K_ADJ.items() if arm.task == key})
+        middles = {
+            name.removeprefix(f"{key}-k"): np.median(samples_to(f, task.targets[0])) for name, f in found.items()
+        }
+        fixed = [value for name, value in middles.items() if name != "auto"]
+        ratio = f"{middles['auto'] / min(fixed):.2f}" if fixed and np.isfinite(middles.get("auto", np.inf)) else "-"
+        cells = [f"{middles[str(k)]:,.0f}" if str(k) in middles else "-" for k in (*FIXED, "auto")]
+        rows.append([task.title, *[cell.replace("inf", "never") for cell in cells], ratio])
+    return _lines(["problem", *[f"K_adj {k}" for k in FIXED], "auto", "auto / best"], rows)
+
+
+def measured(arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
     """What has been measured, by arm."""
-    return {name: json.loads(path_of(name).read_text()) for name in ARMS if path_of(name).exists()}
+    return {name: json.loads(path_of(name).read_text()) for name in arms if path_of(name).exists()}
 
 
 def draw() -> None:
@@ -188,7 +317,7 @@ def draw() -> None:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2))
-    for i, (name, found) in enumerate(measured().items()):
+    for i, (name, found) in enumerate(measured(ARMS).items()):
         samples = samples_of(found)
         for panel, values in zip(panels, (found["return"], found["cost"]), strict=True):
             low, middle, high = np.quantile(np.array(values), [0.25, 0.5, 0.75], axis=1)
@@ -211,7 +340,8 @@ def draw() -> None:
 
 
 def write_document() -> None:
-    document.fill(DOCUMENT, {"samples": table()})
+    elsewhere = {task: table(ELSEWHERE, task) for task in ("gridworld", "garnet-a")}
+    document.fill(DOCUMENT, {"samples": table(ARMS, "point-gather"), "k-adj": k_adj_table()} | elsewhere)
     draw()
 
 
@@ -223,7 +353,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="write the table and the figure, run nothing")
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    for name, arm in ARMS.items():
+    for name, arm in EVERYTHING.items():
         wanted = given.only is None or re.fullmatch(given.only, name)
         if given.table or not wanted or (path_of(name).exists() and not given.again):
             continue
