@@ -4,24 +4,39 @@
     python -m benchmarks.safety_dial --algorithms cpo --seeds 2 --epochs 45 --batch 6000 --out runs/dial
     python -m benchmarks.safety_dial --table                            picture and table, from what was measured
 
-One JSON file for each algorithm and position, in results/safety-dial; what is there with the same settings is not run
-again. The picture goes beside them, the table into docs/safety-dial.md (with another --out it is printed).
+One JSON file for each algorithm and position, in results/safety-dial, written as soon as it is measured; what is there
+with the same settings is not run again. The picture goes beside them, the table into docs/safety-dial.md (with another
+--out it is printed). Processes with different --algorithms may run side by side, on one device as well: each writes its
+own files, and the last to end writes picture and table of all.
 """
 
+from __future__ import annotations
+
 import argparse
+import contextlib
+import fcntl
 import json
+import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import document
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 RESULTS = Path("results/safety-dial")
 DOCUMENT = Path("docs/safety-dial.md")
 POSITIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+PLAIN, FORGOTTEN = 0.5, (0.25, 0.75, 1.0)
+"""The plain algorithm, and the positions that should end with the same policy."""
 EARLY, LATE = 1 / 3, 1 / 10
 """The first epochs, whose return is the early one, and the last, whose averages are the final ones."""
 DAMPED = {"rule": "pid", "rule.proportional": 10.0}
@@ -122,8 +137,43 @@ def middle(one: dict[str, Any], name: str) -> tuple[float, float, float]:
     return float(np.mean(values)), float(low), float(high)
 
 
+def difference(one: dict[str, Any], other: dict[str, Any], name: str) -> tuple[float, float, float]:
+    """The difference of two positions' means with its 95 % bootstrap interval, the seeds of each drawn by themselves.
+
+    The seeds of two positions have numbers in common, but no noise once their policies have parted.
+    """
+    from apdo.report.statistics import bootstrap_interval
+
+    values, others = (np.asarray(run["seeds"][name], dtype=np.float64) for run in (one, other))
+    value = float(values.mean() - others.mean())
+    if len(others) < 2:
+        return value, np.nan, np.nan
+
+    def resampled(drawn: NDArray[np.float64]) -> NDArray[np.float64]:
+        counter = np.random.default_rng(1).integers(len(others), size=(len(others), *drawn.shape[1:]))
+        return drawn.mean(axis=0) - others[counter].mean(axis=0)
+
+    low, high = bootstrap_interval(resampled, values)
+    return value, float(low), float(high)
+
+
+def forgotten(all: list[dict[str, Any]], name: str, decimals: int) -> str:
+    """Whether the positions that should end as the plain algorithm does so, within noise."""
+    arms = {one["options"]["safety"]: one for one in all}
+    found = {safety: difference(arms[safety], arms[PLAIN], name) for safety in FORGOTTEN}
+    # z: a difference that rounds to nothing has no sign.
+    shown = ["{:z.{n}f} ({:z.{n}f} to {:z.{n}f})".format(*each, n=decimals) for each in found.values()]
+    apart = [f"{safety:g}" for safety, (_, low, high) in found.items() if low > 0 or high < 0]
+    if np.isnan(list(found.values())).any():
+        verdict = "cannot be told without an interval"
+    else:
+        verdict = f"differs at S = {', '.join(apart)}" if apart else "the same within noise"
+    positions = ", ".join(f"{safety:g}" for safety in FORGOTTEN)
+    return f"{MEASURES[name]} at S = {positions} against {PLAIN:g}: {', '.join(shown)}; {verdict}."
+
+
 def table(found: dict[str, list[dict[str, Any]]]) -> str:
-    """Each algorithm and position, and whether what should fall with S falls."""
+    """Each algorithm and position, whether what should fall with S falls, and whether the final policy is the same."""
     lines = [
         "| algorithm | S | " + " | ".join(MEASURES.values()) + " |",
         "| --- | --- |" + " --- |" * len(MEASURES),
@@ -137,6 +187,8 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
             path = [middle(one, measure)[0] for one in all]
             falls = "falls" if np.all(np.diff(path) < 0) else "does not fall throughout"
             verdicts.append(f"{ALGORITHMS[name][0]}: the {MEASURES[measure]} {falls} with S.")
+        for measure, decimals in (("final_return", 2), ("final_cost", 3)) if len(all) == len(POSITIONS) else ():
+            verdicts.append(f"{ALGORITHMS[name][0]}: {forgotten(all, measure, decimals)}")
     one = next(iter(found.values()))[0]
     counted = "{seeds} seeds, {epochs} epochs of {batch:,} samples".format(**one["options"])
     half_life = f"half-life {one['options']['safety_half_life']:g} epochs"
@@ -146,46 +198,126 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join([f"{counted}, {half_life}; means over the seeds with 95 % intervals.", "", *lines, "", *verdicts])
 
 
-def draw(found: dict[str, list[dict[str, Any]]], out: Path) -> None:
-    """The trade-off; next to it what became of the policies in the end."""
+def picture(found: dict[str, list[dict[str, Any]]]) -> Figure:
+    """The trade-off; next to it what became of the policies in the end.
+
+    A colour is an algorithm. A position is a disc filled as far as the dial is turned: points may lie as close as they
+    like, and there is no text among them to overlap.
+    """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     from apdo.report import plot
 
+    colours = dict(zip(ALGORITHMS, plot.COLOURS, strict=False))  # an algorithm keeps its own, whoever else is there
     with matplotlib.rc_context(plot.LOOK):
-        figure = Figure(figsize=(11, 4.0), layout="constrained")
-        trade, reward, cost = figure.subplots(1, 3, width_ratios=(2.2, 1.2, 1.2))
-        for index, (name, all) in enumerate(found.items()):
-            colour, label = plot.COLOURS[index], ALGORITHMS[name][0]
-            x, y = ([middle(one, measure)[0] for one in all] for measure in ("violation", "early_return"))
-            trade.plot(x, y, "-o", color=colour, label=label, linewidth=1.7, markersize=5)
-            for position, one in enumerate(all):
-                # In turn above and below, since the positions of one algorithm may lie close.
-                text, shift = f"S = {one['options']['safety']:g}", (4, 5) if position % 2 else (4, -10)
-                place = (x[position], y[position])
-                trade.annotate(text, place, shift, textcoords="offset points", fontsize=7, color=colour)
+        figure = Figure(figsize=(11, 4.6), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03))
+        trade, reward, cost = figure.subplots(1, 3, width_ratios=(1.7, 1.2, 1.2))
+        for name, all in found.items():
+            settings = [one["options"]["safety"] for one in all]
+            x, y = (np.array([middle(one, measure) for one in all]) for measure in ("violation", "early_return"))
+            _draw_path(trade, settings, x, y, colours[name])
+            beside = np.array(settings)[:, None] + 0.05 * (list(ALGORITHMS).index(name) - 1)
             for panel, measure in ((reward, "final_return"), (cost, "final_cost")):
-                points = np.array([middle(one, measure) for one in all])
-                safety = np.array([one["options"]["safety"] for one in all]) + 0.02 * (index - 1)
-                reach = np.abs(points[:, 1:] - points[:, :1]).T
-                panel.errorbar(safety, points[:, 0], reach, color=colour, fmt="-o", markersize=4, linewidth=1.2)
-        cost.axhline(next(iter(found.values()))[0]["limit"], color="#333333", linestyle=(0, (5, 3)), linewidth=1)
-        cost.set_ylim(bottom=0)
-        trade.set_xlabel("total violation during training, Σ [C_k - d]⁺")
-        trade.set_ylabel("mean return of the first third")
-        trade.set_title("safety against early return", loc="left", fontweight="bold")
-        trade.legend(frameon=False)
-        for panel, heading in ((reward, "final return"), (cost, "final cost and its limit")):
+                ends = np.array([middle(one, measure) for one in all])
+                _draw_path(panel, settings, np.repeat(beside, 3, axis=1), ends, colours[name])
+        limit = next(iter(found.values()))[0]["limit"]
+        cost.axhline(limit, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
+        trade.set_xlabel("total violation Σ [C(π_k) - d]⁺ (cost per episode × epochs)")
+        trade.set_ylabel("return of the first third (reward per episode)")
+        reward.set_ylabel("return of the last tenth (reward per episode)")
+        cost.set_ylabel("cost of the last tenth (cost per episode)")
+        titles = ("violation against early return", "final return", f"final cost; dashed: limit {limit:g}")
+        for panel, heading in zip((trade, reward, cost), titles, strict=True):
             panel.set_title(heading, loc="left", fontweight="bold")
-            panel.set_xticks(POSITIONS)
-            panel.set_xlabel("S")
-        plot.write(figure, out / "safety-dial")
+        for panel in (reward, cost):
+            panel.set_xticks(POSITIONS, [f"{safety:g}" for safety in POSITIONS])
+            panel.set_xlabel("S (0: return first, 1: safety first)")
+        _explain(figure, {ALGORITHMS[name][0]: colours[name] for name in found})
+    return figure
+
+
+def _draw_path(panel: Axes, settings: list[float], x: NDArray[np.float64], y: NDArray[np.float64], colour: str) -> None:
+    """An algorithm's points (each row mean, low, high) in the order of S, with faint intervals."""
+    reach = [np.abs(ends[:, 1:] - ends[:, :1]).T for ends in (y, x)]
+    panel.errorbar(x[:, 0], y[:, 0], *reach, fmt="none", ecolor=colour, elinewidth=1.0, alpha=0.45, zorder=1.8)
+    panel.plot(x[:, 0], y[:, 0], color=colour, linewidth=1.4, zorder=2)
+    for safety, across, up in zip(settings, x[:, 0], y[:, 0], strict=True):
+        for marker in _disc(safety, colour):
+            panel.plot([across], [up], linestyle="none", zorder=3, **marker)
+
+
+def _disc(safety: float, colour: str) -> list[dict[str, Any]]:
+    """A white disc and the part of it that is filled, clockwise from the top."""
+    from matplotlib.path import Path as Outline
+
+    disc = {"marker": "o", "markerfacecolor": "white", "markeredgecolor": colour, "markersize": 7}
+    if not 0 < safety < 1:
+        return [disc | ({"markerfacecolor": colour} if safety else {})]
+    sector: Any = Outline.wedge(90 - 360 * safety, 90)
+    return [disc, {"marker": sector, "markerfacecolor": colour, "markeredgewidth": 0, "markersize": 7}]
+
+
+def _explain(figure: Figure, colours: dict[str, str]) -> None:
+    """One line above the panels: the algorithms' colours and the positions' discs."""
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.lines import Line2D
+
+    handles: list[Any] = [Line2D([], [], color=colour, linewidth=2.2) for colour in colours.values()]
+    for safety in POSITIONS:
+        handles.append(tuple(Line2D([], [], linestyle="none", **part) for part in _disc(safety, "#333333")))
+    figure.legend(
+        handles,
+        [*colours, *(f"S = {safety:g}" for safety in POSITIONS)],
+        handler_map={tuple: HandlerTuple(ndivide=1)},
+        loc="outside upper left",
+        ncols=len(handles),
+        frameon=False,
+        columnspacing=1.6,
+        handletextpad=0.5,
+    )
+
+
+def draw(found: dict[str, list[dict[str, Any]]], out: Path) -> None:
+    """Write the picture beside the results."""
+    from apdo.report import plot
+
+    plot.write(picture(found), out / "safety-dial")
 
 
 def write_table(text: str) -> None:
     """Put the table into the document, between its marks."""
     document.fill(DOCUMENT, {"safety-dial": text})
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in here. The kernel's lock is on the folder itself and leaves nothing behind."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def keep(path: Path, found: dict[str, Any]) -> None:
+    """Write what was measured, whole or not at all: another process may be reading."""
+    from apdo import files
+
+    with files.replacing(path) as file:
+        file.write((json.dumps(found) + "\n").encode())
+
+
+def present(out: Path) -> None:
+    """Picture and table of what is there. Read and written by one process at a time, the last one's are of all."""
+    with alone_in(out):
+        found = everything(out)
+        if found:
+            draw(found, out)
+            text = table(found)
+            write_table(text) if out == RESULTS else print(text)
 
 
 def main() -> None:
@@ -200,18 +332,16 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="write picture and table, run nothing")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
+    # A process would take most of a device's memory for itself at once, and leave none to one beside it.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     for algorithm in [] if given.table else given.algorithms:
         for safety in POSITIONS:
             path, options = path_of(given.out, algorithm, safety), describe(algorithm, safety, given)
             if stored(path, options) is None:
                 found = measure(algorithm, options)
-                path.write_text(json.dumps(found) + "\n", encoding="utf-8")
+                keep(path, found)
                 print(f"{path}: {found['seconds']:.0f} s", flush=True)
-    found = everything(given.out)
-    if found:
-        draw(found, given.out)
-        text = table(found)
-        write_table(text) if given.out == RESULTS else print(text)
+    present(given.out)
 
 
 if __name__ == "__main__":
