@@ -181,8 +181,8 @@ def test_k_adj_that_never_sees_two_estimates_agree_takes_the_last(monkeypatch):
     training = training_of(apdo, config, Reach(costs=1))
     state = jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm)
     members = dual_estimate.start(OFF_POLICY, training.problem, jax.random.key(0))
-    assert [k for k in range(100) if apdo.adjustment.due(config, k)] == list(apdo.CHECKS)
-    for i, _ in enumerate(apdo.CHECKS):
+    assert [k for k in range(100) if apdo.adjustment.due(config, k)] == list(apdo.CHECKS["dual"])
+    for i, _ in enumerate(apdo.CHECKS["dual"]):
         value = 10.0 * (i + 1)
         found = estimates_of([value - 1.0], [value], [value + 1.0])[0]
         monkeypatch.setattr(dual_estimate, "estimate", lambda _, found=found: found)
@@ -190,6 +190,52 @@ def test_k_adj_that_never_sees_two_estimates_agree_takes_the_last(monkeypatch):
         state, _ = apdo.adjustment.finish(config, training.problem, state, members)
     np.testing.assert_allclose(state.pdo.multiplier.value, [60.0])
     assert not bool(apdo.adjustment.open(config, state))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_k_adj_auto_refuses_an_actor_that_earns_more_beyond_the_limit_until_the_last_check(last):
+    """A push of 3 is worth more than it costs at a price of 0.01, and costs far more than the limit."""
+    config = apdo.Config(**(JUMP | {"k_adj": apdo.AUTO, "explore": True}), off_policy=JUMPING)
+    training = training_of(apdo, config, Reach(costs=1))
+    state, _ = run(training, [0], 2)  # the first adjustment follows epoch 1
+    algorithm = state.algorithm
+    assert bool(algorithm.trial.on[0])
+    before = [np.array(leaf) for leaf in jax.tree.leaves(algorithm.trial.before)]
+    assert not apdo.adjustment.open(config, jax.tree.map(lambda leaf: leaf[0], algorithm))
+    reckless = eqx.tree_at(
+        lambda p: (p.mean.weights[-1], p.mean.biases[-1]),
+        algorithm.policy,
+        replace_fn=jnp.zeros_like,
+    )
+    reckless = eqx.tree_at(lambda p: p.mean.biases[-1], reckless, replace_fn=lambda b: b + 3.0)
+    checks = jnp.full((1,), len(apdo.CHECKS["primal-dual"]) if last else 1)
+    algorithm = eqx.tree_at(
+        lambda s: (s.pdo.policy, s.pdo.multiplier.value, s.search.checks),
+        algorithm,
+        (reckless, jnp.full((1, 1), 0.01), checks),
+    )
+    expected = [np.array(leaf) for leaf in jax.tree.leaves(reckless)] if last else before
+    inserted = int(algorithm.buffer.inserted[0])
+    chunk = loop.make_advance(training)(
+        loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch), jnp.asarray(1)
+    )
+    assert float(chunk.metrics["cost"][0, 0, 0]) > 1.2 * training.problem.limits[0]
+    after = jax.tree.map(lambda leaf: leaf[0], chunk.state.algorithm)
+    assert bool(chunk.metrics["actor_taken"][0, 0]) == last
+    assert bool(after.adjusted) == last
+    assert bool(apdo.adjustment.open(config, after)) == (not last)
+    assert int(after.buffer.inserted) == inserted + training.problem.batch
+    for ours, theirs in zip(jax.tree.leaves(after.policy), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs[0])
+
+
+def test_a_cost_keeps_a_limit_to_a_twentieth_of_it_or_of_what_was_to_be_taken_off():
+    problem = training_of(apdo, apdo.Config(off_policy=OFF_POLICY, **SMALL), Reach(costs=1)).problem
+    for limit, before, kept, broken in ((0.2, 0.2, 0.209, 0.211), (0.2, 0.8, 0.229, 0.231), (0.0, -2.0, 0.09, 0.11)):
+        problem = dataclasses.replace(problem, limits=(limit,))
+        keeps = lambda cost: bool(apdo._keeps(problem, jnp.asarray([cost]), jnp.asarray([before])))  # noqa: E731, B023
+        assert keeps(kept)
+        assert not keeps(broken)
 
 
 def test_a_run_with_k_adj_auto_records_the_jump_where_it_came(tmp_path):

@@ -20,9 +20,11 @@ actor, with the noise that it was trained under. If its Lagrangian at λ^OFF is 
 on-policy stage goes on from it; else from the policy before. Either way the epoch's samples count, and nothing else is
 learned from them but the value functions of an actor that is taken.
 
-K_adj can set itself (k_adj = auto): λ^OFF is estimated after epochs 1, 2, 4, 8, 16 and 32, and taken as soon as it and
-the estimate before lie in each other's intervals, at the latest after epoch 32. That is at most six times the work of
-one.
+K_adj can set itself (k_adj = auto). With adjust = dual, λ^OFF is estimated after epochs 1, 2, 4, 8, 16 and 32, and
+taken as soon as it and the estimate before lie in each other's intervals, at the latest after epoch 32. With
+primal-dual the actor's own epoch is the better test: the first actor that also keeps the limits there is taken. Until
+then each trial is refused, its samples join the buffer, where they correct the critics just where those were wrong, and
+the next adjustment learns from them. That is at most six, or ten, times the work of one.
 """
 
 import dataclasses
@@ -51,8 +53,10 @@ T = TypeVar("T")
 
 AUTO = -1
 """K_adj that sets itself."""
-CHECKS = (1, 2, 4, 8, 16, 32)
-"""After which epochs it is looked for: the data have doubled, or nearly, since the time before."""
+CHECKS = {"dual": (1, 2, 4, 8, 16, 32), "primal-dual": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}
+"""After which epochs it is looked for: the data have doubled, or nearly, or there are new ones of the actor."""
+SLACK = 0.05
+"""By which share of a limit, or of what is to be taken off a cost, an actor on trial may exceed it."""
 REFITS = 10
 """Fits of the value functions, one after the other, to an actor that is taken."""
 
@@ -63,7 +67,7 @@ class Config(pdo.Config):
 
     k_adj: int = option(
         5,
-        "K_adj, the epoch after which the multipliers are adjusted; auto: as soon as two estimates in a row agree",
+        "K_adj, the epoch after which the multipliers are adjusted; auto: as soon as the estimate proves good",
         PAPER,
         within=(0, 10**9),
         named={"auto": AUTO},
@@ -107,7 +111,7 @@ class State(eqx.Module):
     pdo: pdo.State
     buffer: replay.Replay
     adjusted: Bool[Array, ""]
-    """Whether there has been an adjustment."""
+    """Whether there has been an adjustment that was not taken back."""
     trial: Trial | None
     search: Search | None
 
@@ -119,7 +123,7 @@ class State(eqx.Module):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Line 1. The buffer has room for what the adjustment will read, and for no more."""
-    last = CHECKS[-1] if config.k_adj == AUTO else config.k_adj
+    last = CHECKS[config.adjust][-1] if config.k_adj == AUTO else config.k_adj
     needed = config.replay_capacity if config.again_every else (last + 1) * problem.batch
     inner = pdo.init(config, problem, key)
     trial = None
@@ -142,8 +146,8 @@ def _search(config: Config, problem: Problem) -> Search | None:
         return None
     if config.again_every:
         raise InvalidInput("k_adj auto adjusts once; it cannot be combined with again_every.")
-    if config.off_policy.members < 2:
-        raise InvalidInput("k_adj auto needs an interval, and that at least two off_policy.members.")
+    if config.adjust == "dual" and config.off_policy.members < 2:
+        raise InvalidInput("k_adj auto with adjust dual needs an interval, and so at least two off_policy.members.")
     never = jnp.full((problem.constraints,), LARGEST)
     return Search(
         earlier=dual_estimate.Estimate(multiplier=jnp.zeros_like(never), low=never, high=-never),
@@ -194,7 +198,8 @@ def step(
         return discounted_return - jnp.vdot(price, cost)
 
     better = lagrangian(seen.discounted_return, seen.constrained_cost) > lagrangian(trial.discounted_return, trial.cost)
-    taken = trial.on & better
+    last = state.search is None or state.search.checks == len(CHECKS[config.adjust])
+    taken = trial.on & better & (_keeps(problem, seen.constrained_cost, trial.cost) | last)
 
     def judged() -> pdo.State:
         refitted = _refit(config, problem, state.pdo.critic, batch, key)
@@ -213,7 +218,14 @@ def step(
         cost=jnp.where(remember, seen.constrained_cost, trial.cost),
     )
     metrics["actor_taken"] = taken.astype(jnp.float32)
-    return State(onward, buffer, state.adjusted, trial, state.search), metrics
+    adjusted = state.adjusted & (remember | last)
+    return State(onward, buffer, adjusted, trial, state.search), metrics
+
+
+def _keeps(problem: Problem, cost: Float[Array, " M"], before: Float[Array, " M"]) -> Bool[Array, ""]:
+    """Whether costs are within the limits, by what an epoch can tell."""
+    slack = SLACK * jnp.maximum(jnp.abs(problem.limit), jnp.abs(before - problem.limit))
+    return jnp.all(cost <= problem.limit + slack)
 
 
 def _refit(
@@ -236,7 +248,7 @@ def _choose(first: Bool[Array, ""], one: T, other: T) -> T:
 def _due(config: Config, epoch: int) -> bool:
     """Line 7."""
     if config.k_adj == AUTO:
-        return epoch in CHECKS
+        return epoch in CHECKS[config.adjust]
     since = epoch - config.k_adj
     return since == 0 or (since > 0 and config.again_every > 0 and since % config.again_every == 0)
 
@@ -255,14 +267,16 @@ def _work(
 def _finish(
     config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState
 ) -> tuple[State, dual_estimate.Estimate]:
-    """Lines 9 and 9'; where K_adj sets itself, only if the estimate agrees with the one before, or is the last."""
+    """Lines 9 and 9'; where K_adj sets itself and nothing is tried, only if the estimate agrees with the one before."""
     found = dual_estimate.estimate(members)
     after = _jump(config, problem, state, members, found)
     if state.search is None:
         return after, found
     search = Search(earlier=found, checks=state.search.checks + 1)
     agree = _within(found, state.search.earlier) & _within(state.search.earlier, found)
-    now = ~state.adjusted & (agree | (search.checks == len(CHECKS)))
+    if state.trial is not None:
+        agree = jnp.ones_like(agree)
+    now = ~state.adjusted & (agree | (search.checks == len(CHECKS[config.adjust])))
     after, state = (dataclasses.replace(each, search=search) for each in (after, state))
     untaken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
     return _choose(now, after, state), _choose(now, found, untaken)
