@@ -163,7 +163,7 @@ def measure(row: Row, data: Data) -> dict[str, Any]:
         "low": _plain(found.low, 4),
         "high": _plain(found.high, 4),
         "said": _plain(members.critic_cost, 4),
-        "return": np.asarray(returns).round(3).tolist(),
+        "return": np.asarray(returns, dtype=np.float64).round(3).tolist(),
         "cost": _plain(costs, 4),
         "seconds": round(seconds, 1),
         "device": ground_truth.device(),
