@@ -1,12 +1,16 @@
-"""λ^OFF on point-gather: what each part of the learner brings, and how near the estimate comes to λ*.
+"""λ^OFF where λ* is known: what each part of the learner brings, and how near the estimate comes.
 
-    make dual-estimation                                     everything, then the tables and figure of the document
-    python -m benchmarks.dual_estimation --only 'no clock'   some rows (a pattern)
-    python -m benchmarks.dual_estimation --table             the tables and the figure alone
+    make dual-estimation                                        everything, then the tables and figure of the document
+    python -m benchmarks.dual_estimation --only 'no clock'      some rows (a pattern)
+    python -m benchmarks.dual_estimation --only '.* gridworld'  the default learner and its parts on one problem
+    python -m benchmarks.dual_estimation --only 'default .*'    the default learner on every problem
+    python -m benchmarks.dual_estimation --table                the tables and the figure alone
 
-All rows of a part learn from the same data: the first K_adj + 1 batches of 50,000 of PDO runs with the paper's
-settings, one for each seed. Each actor is then judged on 2,000 fresh episodes, with the noise it was trained under.
-Results go to results/dual-estimation; what is there is not run again unless --again.
+All rows of a problem learn from the same data: the first K_adj + 1 batches of PDO runs, one for each seed. On
+point-gather these are batches of 50,000 with the paper's settings, on finite problems of 10,000 with those of
+benchmarks.ground_truth. Each actor is then judged: on point-gather by 2,000 fresh episodes, with the noise it was
+trained under; on finite problems exactly. Results go to results/dual-estimation, one file for each row; what is there
+is not run again unless --again.
 """
 
 import argparse
@@ -20,12 +24,16 @@ from typing import Any
 import numpy as np
 
 from apdo.core import dual
-from benchmarks import document
+from benchmarks import document, ground_truth
 
 RESULTS = Path("results/dual-estimation")
 DOCUMENT = Path("docs/dual-estimation.md")
 OPTIMUM = 10.0
 """λ* by multipliers held fixed for 300 epochs, ten seeds: 10.0 [9.83, 10.2] (docs/reproduction.md)."""
+POINT_GATHER = "point-gather"
+PROBLEMS = (POINT_GATHER, "two-state", "gridworld", "garnet-a")
+"""Point-gather, and finite ones by their names in benchmarks.ground_truth."""
+FINITE_BATCH = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +41,7 @@ class Row:
     """A learner, and the data it learns from."""
 
     title: str
+    problem: str = POINT_GATHER
     k_adj: int = 5
     members: int = 2
     spread: float = 1.0
@@ -53,7 +62,7 @@ LONG: dict[str, Any] = {
     "action_noise": 0.35,
     "cloning": 0.05,
 }
-"""The learner as an independent implementation had it, around which parts are left out."""
+"""The learner as an independent implementation had it, around which the parts of `ABLATION` are left out."""
 
 
 def _long(title: str, k_adj: int = 5, **changes: Any) -> Row:
@@ -76,44 +85,108 @@ ABLATION = {
     "k2 .35": _long("all parts, K_adj 2", 2),
     "k10 .35": _long("all parts, K_adj 10", 10),
 }
-ACCURACY = {
-    f"k{k}": Row(f"K_adj {k}", k_adj=k, members=4, spread=2.0, iterations=30_000, seeds=16) for k in (1, 2, 5, 10)
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("default", {}),
+    # The default's rate is one in the data's units.
+    "own units": ("own units", {"units": "own", "dual_rate": 3e-3}),
+    "ascent": ("plain ascent", {"rule": dual.Ascent()}),
+    "no cloning": ("no cloning", {"cloning": 0.0}),
+    "cloning x 4": ("cloning × 4", {"cloning": 0.05}),
+    "dual batch": ("dual gradient at all states", {"dual_states": "batch"}),
+    "no decay": ("rates that do not fall", {"last_rate": 1.0, "averaged": 0.5}),
 }
-ROWS = ABLATION | ACCURACY
+"""The default learner, and with one part left out or changed."""
+CONTINUOUS: dict[str, tuple[str, dict[str, Any]]] = {
+    "no clock": ("critics blind to the time", {"clock": False}),
+    "no noise": ("no noise", {"action_noise": 0.0}),
+    "no bound": ("no bound", {"bound": 0.0}),
+}
+"""Parts that do nothing on the finite problems: their episodes are cut off, not ended, and actions are choices."""
 
 
-def collected(batches: int, seeds: int) -> tuple[Any, Any]:
-    """The buffers of PDO runs, [seeds], and their training."""
-    import jax.numpy as jnp
+def _estimate(title: str, problem: str = POINT_GATHER, k_adj: int = 5, seeds: int = 8, **changes: Any) -> Row:
+    """As APDO estimates, but for the changes."""
+    return Row(title, problem, k_adj, members=4, spread=2.0, iterations=30_000, seeds=seeds, learner=changes)
 
-    from apdo import loop
-    from apdo.experiment import runner, settings
+
+DEFAULT = {
+    f"{name} {problem}": _estimate(title, problem, **changes)
+    for problem in PROBLEMS
+    for name, (title, changes) in (PARTS | CONTINUOUS if problem == POINT_GATHER else PARTS).items()
+}
+ACCURACY = {f"k{k}": _estimate(f"K_adj {k}", k_adj=k, seeds=16) for k in (1, 2, 5, 10)}
+ROWS = ABLATION | DEFAULT | ACCURACY
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What all rows of a problem learn from."""
+
+    buffers: Any
+    """Of PDO runs, [seeds]."""
+    training: Any
+    task: Any
+    optimum: tuple[float, ...]
+    """λ*."""
+
+
+def collected(problem: str, batches: int, seeds: int) -> Data:
+    """So many batches of each of so many PDO runs."""
+    from apdo.experiment import settings
 
     # APDO before it adjusts is PDO with a buffer.
-    experiment = settings.specify("apdo", "point-gather", {"k_adj": batches - 1, "seeds": seeds})
-    training = runner.training_of(experiment)
-    advance, state = loop.make_advance(training), loop.start(training, list(range(seeds)))
-    for _ in range(batches):
-        state = advance(state, jnp.asarray(1, dtype=jnp.int32)).state
-    return state.algorithm.buffer, training
+    own = {"k_adj": batches - 1, "seeds": seeds}
+    if problem == POINT_GATHER:
+        experiment, optimum = settings.specify("apdo", problem, own), (OPTIMUM,)
+    else:
+        own |= {"batch": FINITE_BATCH}
+        experiment = ground_truth.specified("apdo", problem, ground_truth.PRIMAL_DUAL | own)
+        optimum = tuple(ground_truth.solved(experiment.environment_config)[1].multipliers.tolist())
+    buffers, training = ground_truth.logged(experiment, batches)
+    return Data(buffers, training, experiment.environment_config, optimum)
 
 
-def measure(row: Row, buffers: Any, training: Any) -> dict[str, Any]:
-    """What the row's learners come to, [seeds, members]."""
+def measure(row: Row, data: Data) -> dict[str, Any]:
+    """What the row's learners come to, [seeds, members] or, where there are several constraints, [..., constraints]."""
+    from apdo.algorithms import dual_estimate
+
+    learner = dataclasses.replace(dual_estimate.DEPENDABLE, **row.learner)
+    config = dual_estimate.Config(learner=learner, members=row.members, spread=row.spread, iterations=row.iterations)
+    members, found, seconds = learned(config, row, data)
+    if row.problem == POINT_GATHER:
+        returns, costs = played(members.learned, learner.action_noise, data)
+    else:
+        returns, costs = evaluated(members.learned, data)
+    return {
+        "optimum": data.optimum,
+        "multiplier": _plain(members.multiplier_mean, 4),
+        "low": _plain(found.low, 4),
+        "high": _plain(found.high, 4),
+        "said": _plain(members.critic_cost, 4),
+        "return": np.asarray(returns, dtype=np.float64).round(3).tolist(),
+        "cost": _plain(costs, 4),
+        "seconds": round(seconds, 1),
+        "device": ground_truth.device(),
+    }
+
+
+def _plain(values: Any, digits: int) -> list[Any]:
+    """Values of each constraint, or of the only one."""
+    values = np.asarray(values, dtype=np.float64).round(digits)
+    return (values[..., 0] if values.shape[-1] == 1 else values).tolist()
+
+
+def learned(config: Any, row: Row, data: Data) -> tuple[Any, Any, float]:
+    """The members of each seed, [seeds, members], their estimate, and the seconds that took without compiling."""
     import equinox as eqx
     import jax
     import jax.numpy as jnp
     from jax import random
 
-    from apdo import rollout
     from apdo.algorithms import dual_estimate
-    from apdo.core import networks
-    from apdo.core.advantage import summarise
 
-    problem = training.problem
-    learner = dataclasses.replace(dual_estimate.DEPENDABLE, **row.learner)
-    config = dual_estimate.Config(learner=learner, members=row.members, spread=row.spread, iterations=row.iterations)
-    buffers = jax.tree.map(lambda leaf: leaf[: row.seeds], buffers)
+    problem = data.training.problem
+    buffers = jax.tree.map(lambda leaf: leaf[: row.seeds], data.buffers)
     rows = jnp.full_like(buffers.inserted, (row.k_adj + 1) * problem.batch)
     buffers = eqx.tree_at(lambda b: b.inserted, buffers, rows)
 
@@ -122,33 +195,55 @@ def measure(row: Row, buffers: Any, training: Any) -> dict[str, Any]:
         members = dual_estimate.learn(config, problem, members, buffer, jnp.asarray(row.iterations))
         return members, dual_estimate.estimate(members)
 
-    def judge(learned, key):
+    given = buffers, random.split(random.key(7), row.seeds)
+    compiled = jax.jit(jax.vmap(one)).lower(*given).compile()
+    began = time.perf_counter()
+    members, found = jax.block_until_ready(compiled(*given))
+    return members, found, time.perf_counter() - began
+
+
+def played(actors: Any, noise: float, data: Data) -> tuple[Any, Any]:
+    """Each actor's return and costs over fresh episodes, with the noise it was trained under."""
+    import jax
+    from jax import random
+
+    from apdo import rollout
+    from apdo.core import networks
+    from apdo.core.advantage import summarise
+
+    problem = data.training.problem
+
+    def one(actor, key):
         def act(memory, observation, key):
-            mean = networks.bounded(learned.actor(observation), learned.bound)
-            return mean + learner.action_noise * random.normal(key, mean.shape), memory
+            mean = networks.bounded(actor.actor(observation), actor.bound)
+            return mean + noise * random.normal(key, mean.shape), memory
 
         batch = rollout.collect(
-            training.environment, act, (), key, steps=problem.horizon, environments=2000, seeds_axis=None
+            data.training.environment, act, (), key, steps=problem.horizon, environments=2000, seeds_axis=None
         )
         found = summarise(batch, problem.discount, problem.cost_discount)
-        return found.undiscounted_return, found.constrained_cost[0]
+        return found.undiscounted_return, found.constrained_cost
 
-    compiled = jax.jit(jax.vmap(one)).lower(buffers, random.split(random.key(7), row.seeds)).compile()
-    began = time.perf_counter()
-    members, found = jax.block_until_ready(compiled(buffers, random.split(random.key(7), row.seeds)))
-    seconds = time.perf_counter() - began
-    keys = random.split(random.key(3), (row.seeds, row.members))
-    returns, costs = jax.jit(jax.vmap(jax.vmap(judge)))(members.learned, keys)
-    return {
-        "multiplier": np.asarray(members.multiplier_mean)[..., 0].round(3).tolist(),
-        "low": np.asarray(found.low)[:, 0].round(3).tolist(),
-        "high": np.asarray(found.high)[:, 0].round(3).tolist(),
-        "said": np.asarray(members.critic_cost)[..., 0].round(4).tolist(),
-        "return": np.asarray(returns).round(2).tolist(),
-        "cost": np.asarray(costs).round(4).tolist(),
-        "seconds": round(seconds, 1),
-        "device": f"{jax.devices()[0].device_kind}, jax {jax.__version__}",
-    }
+    shape = jax.tree.leaves(actors)[0].shape[:2]
+    return jax.jit(jax.vmap(jax.vmap(one)))(actors, random.split(random.key(3), shape))
+
+
+def evaluated(actors: Any, data: Data) -> tuple[Any, Any]:
+    """Each actor's return and costs on a finite problem, exactly."""
+    import jax
+
+    from apdo import exact
+    from apdo.core import categorical
+
+    model, observations = data.task.model(), data.task.observations()
+
+    def one(seed: int, member: int) -> Any:
+        actor = jax.tree.map(lambda leaf: leaf[seed, member], actors.actor)
+        return exact.evaluate(model, ground_truth.probabilities(categorical.Policy(logits=actor), observations))
+
+    seeds, members = jax.tree.leaves(actors)[0].shape[:2]
+    found = [[one(seed, member) for member in range(members)] for seed in range(seeds)]
+    return [[f.value for f in seed] for seed in found], [[f.costs for f in seed] for seed in found]
 
 
 def path_of(name: str) -> Path:
@@ -167,18 +262,49 @@ def _spread(values: Any, digits: int = 1) -> str:
 
 def tables() -> dict[str, str]:
     """The document's tables, by name."""
-    lines = [
-        "| learner | λ^OFF: median (range) | the actor's cost, critics say | its true cost | its true return |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    return {"ablation": ablation_table(), "default-ablation": default_table(), "accuracy": accuracy_table()}
+
+
+def _table(*lines: list[str]) -> str:
+    """A heading, and rows."""
+    heading, *rows = lines
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))
+
+
+def ablation_table() -> str:
+    """What each part of the long learner brings."""
+    heading = ["learner", "λ^OFF: median (range)", "the actor's cost, critics say", "its true cost", "its true return"]
+    rows = []
     for name, found in measured(ABLATION).items():
         said = f"{np.median(found['said']):.2f}"
         cells = [_spread(found["multiplier"]), said, _spread(found["cost"], 2), _spread(found["return"])]
-        lines.append(f"| {ABLATION[name].title} | {' | '.join(cells)} |")
-    accuracy = [
-        "| data | seeds | λ^OFF: median (range) | off λ*, median | 90th percentile | interval covers λ* |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+        rows.append([ABLATION[name].title, *cells])
+    return _table(heading, *rows)
+
+
+def ratios(found: dict[str, Any]) -> Any:
+    """λ^OFF / λ* of each seed; of several constraints, the one whose median is furthest off."""
+    multipliers = np.asarray(found["multiplier"])
+    multipliers = multipliers.reshape(*multipliers.shape[:2], len(found["optimum"]))
+    each = np.median(multipliers, axis=1) / np.asarray(found["optimum"])
+    return each[:, np.argmax(np.abs(np.median(each, axis=0) - 1.0))]
+
+
+def default_table() -> str:
+    """λ^OFF / λ* of the default learner and without each of its parts, on every problem."""
+    titles = [problem if problem == POINT_GATHER else ground_truth.CASES[problem].title for problem in PROBLEMS]
+    found, rows = measured(DEFAULT), []
+    for name, (title, _) in (PARTS | CONTINUOUS).items():
+        here = [found.get(f"{name} {problem}") for problem in PROBLEMS]
+        if any(here):
+            rows.append([title, *(_spread(ratios(each), 2) if each else "-" for each in here)])
+    return _table(["learner", *titles], *rows)
+
+
+def accuracy_table() -> str:
+    """How near the default comes on point-gather, by the data."""
+    heading = ["data", "seeds", "λ^OFF: median (range)", "off λ*, median", "90th percentile", "interval covers λ*"]
+    rows = []
     for name, found in measured(ACCURACY).items():
         middle = np.median(np.array(found["multiplier"]), axis=1)
         error = np.abs(middle / OPTIMUM - 1.0)
@@ -186,11 +312,10 @@ def tables() -> dict[str, str]:
         if "low" in found:
             inside = (np.array(found["low"]) <= OPTIMUM) & (np.array(found["high"]) >= OPTIMUM)
             covered = f"{inside.sum()} of {len(inside)}"
-        accuracy.append(
-            f"| {ACCURACY[name].title} | {len(middle)} | {_spread(middle)} | {100 * np.median(error):.0f} % | "
-            f"{100 * np.quantile(error, 0.9):.0f} % | {covered} |"
-        )
-    return {"ablation": "\n".join(lines), "accuracy": "\n".join(accuracy)}
+        off = [f"{100 * np.median(error):.0f} %", f"{100 * np.quantile(error, 0.9):.0f} %"]
+        seconds = f"{found['seconds']:.0f}" if "seconds" in found else "-"
+        rows.append([ACCURACY[name].title, str(len(middle)), _spread(middle), *off, covered, seconds])
+    return _table([*heading, "seconds, all seeds side by side"], *rows)
 
 
 def draw() -> None:
@@ -235,13 +360,14 @@ def main() -> None:
         and (given.only is None or re.fullmatch(given.only, name))
         and (given.again or not path_of(name).exists())
     }
-    if wanted:
-        batches, seeds = (max(getattr(row, field) for row in wanted.values()) for field in ("k_adj", "seeds"))
-        buffers, training = collected(batches + 1, seeds)
-        for name, row in wanted.items():
-            found = measure(row, buffers, training)
+    for problem in dict.fromkeys(row.problem for row in wanted.values()):
+        rows = {name: row for name, row in wanted.items() if row.problem == problem}
+        batches, seeds = (max(getattr(row, field) for row in rows.values()) for field in ("k_adj", "seeds"))
+        data = collected(problem, batches + 1, seeds)
+        for name, row in rows.items():
+            found = measure(row, data)
             path_of(name).write_text(json.dumps(found) + "\n", encoding="utf-8")
-            print(f"{name}: λ^OFF {_spread(found['multiplier'])}, {found['seconds']} s", flush=True)
+            print(f"{name}: λ^OFF/λ* {_spread(ratios(found), 2)}, {found['seconds']} s", flush=True)
     if given.table or given.only is None:
         write_document()
 

@@ -92,17 +92,13 @@ NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the
 def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
     """One problem and algorithm: what each seed came to, next to the optimum."""
     from apdo import exact
-    from apdo.experiment import runner, settings
+    from apdo.experiment import runner
     from apdo.report import runs
 
     name, own = ALGORITHMS[algorithm]
-    base = RUN | CASES[case].options | own
     if own.keys() >= PRIMAL_DUAL.keys():
-        base |= CASES[case].primal_dual
-    experiment = settings.specify(name, CASES[case].environment, base | (options or {}))
-    if name != "cpo":
-        found = gains(experiment.environment_config.model(), experiment.algorithm_config)
-        experiment = settings.specify(name, CASES[case].environment, base | found | (options or {}))
+        own = own | CASES[case].primal_dual
+    experiment = specified(name, case, own | (options or {}))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = runner.run(experiment, Path(folder) / "run", quiet=True)
@@ -132,6 +128,18 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
         "seconds": round(seconds, 1),
         "device": device(),
     }
+
+
+def specified(algorithm: str, case: str, options: dict[str, Any]) -> Any:
+    """The experiment on a problem, with gains that suit it where a rule moves the multipliers."""
+    from apdo.experiment import settings
+
+    own = RUN | CASES[case].options | options
+    experiment = settings.specify(algorithm, CASES[case].environment, own)
+    if algorithm == "cpo":
+        return experiment
+    found = gains(experiment.environment_config.model(), experiment.algorithm_config)
+    return settings.specify(algorithm, CASES[case].environment, found | own)
 
 
 def gains(model: Any, config: Any) -> dict[str, float]:
@@ -186,6 +194,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
 with plain ascent in the rewards' and costs' own units."""
 
 
+def logged(experiment: Any, batches: int) -> tuple[Any, Any]:
+    """The buffers of an APDO experiment's seeds after so many epochs without an adjustment, and its training."""
+    import jax.numpy as jnp
+
+    from apdo import loop
+    from apdo.experiment import runner
+
+    training = runner.training_of(experiment)
+    state = loop.start(training, list(range(experiment.settings.seeds)))
+    state = loop.make_advance(training)(state, jnp.asarray(batches, dtype=jnp.int32)).state
+    assert int(state.epoch) == batches
+    return state.algorithm.buffer, training
+
+
 def estimate(case: str, variant: str) -> dict[str, Any]:
     """λ^OFF for every seed and size of the buffer, all learners side by side on the data of one PDO run."""
     import equinox as eqx
@@ -193,22 +215,14 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
     import jax.numpy as jnp
     from jax import random
 
-    from apdo import loop
     from apdo.algorithms import dual_estimate
-    from apdo.experiment import runner, settings
 
     # APDO before it adjusts is PDO with a buffer.
     own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1}
     own |= {f"off_policy.{name}": value for name, value in VARIANTS[variant].items()}
     own["off_policy.iterations"] = ITERATIONS
-    base = RUN | CASES[case].options | own
-    experiment = settings.specify("apdo", CASES[case].environment, base)
-    found = gains(experiment.environment_config.model(), experiment.algorithm_config)
-    experiment = settings.specify("apdo", CASES[case].environment, base | found | own)
-    training = runner.training_of(experiment)
-    advance = loop.make_advance(training)
-    state = advance(loop.start(training, list(range(SEEDS))), jnp.asarray(max(BUFFERS), dtype=jnp.int32)).state
-    assert int(state.epoch) == max(BUFFERS)
+    experiment = specified("apdo", case, own)
+    buffers, training = logged(experiment, max(BUFFERS))
     problem, config = training.problem, experiment.algorithm_config.off_policy
 
     def one(buffer, batches, key):
@@ -220,7 +234,7 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
     over_sizes = jax.vmap(one, in_axes=(None, 0, None))
     keys = random.split(random.key(1), SEEDS)
     began = time.perf_counter()
-    found = jax.jit(jax.vmap(over_sizes, in_axes=(0, None, 0)))(state.algorithm.buffer, jnp.asarray(BUFFERS), keys)
+    found = jax.jit(jax.vmap(over_sizes, in_axes=(0, None, 0)))(buffers, jnp.asarray(BUFFERS), keys)
     found = np.asarray(found)
     _, optimum = solved(experiment.environment_config)
     return {
