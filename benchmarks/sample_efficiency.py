@@ -73,6 +73,7 @@ class Arm:
 
 
 PID: dict[str, Any] = {"rule": "pid", "rule.proportional": 20.0}
+STEERED = {"k_adj": 5, "epochs": 70, "rule": "pid", "rule.proportional": 40.0, "dual_step": 0.3}
 ARMS = {
     "fast": Arm("APDO, preset fast", changes={"epochs": 110}, seeds=16),
     "fast-again": Arm("adjusted again every 10 epochs", changes={"epochs": 110, "again_every": 10}),

@@ -381,7 +381,7 @@ def iterate(
         q = jnp.mean(candidate.q(s, draws.around(action, _ACTOR), step), axis=-1)
         loss = -jnp.vdot(weight, q)
         if config.cloning:
-            distance = jnp.mean(jnp.sum(jnp.square(action - batch.action), axis=-1))
+            distance = _distance(action, batch.action, discrete=problem.discrete_actions)
             loss = loss / (1.0 + jnp.sum(state.multiplier.value)) + state.cloning * distance
         return loss, q[1:]
 
@@ -418,6 +418,17 @@ def targets(problem: Problem, target: Networks, draws: Draws) -> Float[Array, "K
     discount = jnp.asarray([problem.discount] + [problem.cost_discount] * problem.constraints)
     alive = 1.0 - batch.terminated.astype(now.dtype)
     return now + discount[:, None] * alive[None] * after
+
+
+def _distance(action: Float[Array, "B A"], taken: Float[Array, "B A"], *, discrete: bool) -> Float[Array, ""]:
+    """How far the actor is from what was done: the squared distance or, of choices, -log of what was chosen.
+
+    The logarithm keeps a pull on choices that are all but given up, which a square would lose in the softmax; and being
+    so much steeper there it counts a tenth.
+    """
+    if discrete:
+        return -0.1 * jnp.mean(jnp.log(jnp.sum(action * taken, axis=-1) + 1e-8))
+    return jnp.mean(jnp.sum(jnp.square(action - taken), axis=-1))
 
 
 def _follow(rate: float, learned: Array, target: Array) -> Array:
