@@ -83,7 +83,13 @@ ARMS = {
     "fast-ascent": Arm("dual ascent instead of PID", changes={"rule": "ascent", "epochs": 110}),
     "fast-dual": Arm("multiplier only (adjust = dual)", changes={"adjust": "dual", "epochs": 110}),
     "dual": Arm("APDO, paper's TRPO, multiplier only", preset=None, changes={"k_adj": 5, "epochs": 70}, seeds=16),
-    "dual-pid": Arm("the same, PID after the jump", preset=None, changes={"k_adj": 5, "epochs": 70} | PID, seeds=16),
+    "dual-pid": Arm("the same, PID after the jump", preset=None, changes=STEERED, seeds=16),
+    "dual-pid-margin": Arm(
+        "the same, PID and a margin (--safety 0.6)",
+        preset=None,
+        changes=STEERED | {"safety": 0.6, "safety_half_life": 20.0},
+        seeds=16,
+    ),
     "cpo-50k": Arm("CPO, batches of 50,000", "cpo", None, {"epochs": 90}),
     "cpo-10k": Arm("CPO, batches of 10,000", "cpo", None, {"batch": 10_000, "epochs": 250}),
     "pdo-ppo": Arm(
