@@ -113,3 +113,20 @@ def test_list_names_algorithms_environments_and_presets(capsys):
 def test_help_answers_without_loading_jax():
     code = "import sys; from apdo.cli import main; main(['--help']); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["rerun", "solve", "resume", "evaluate", "plot", "dual"])
+def test_an_empty_name_is_answered_in_one_sentence(command, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, _, said = call(capsys, command, "")
+    assert status == 2
+    assert said.startswith("apdo: ")
+    assert said.count("\n") == 1
+
+
+def test_more_updates_than_can_be_counted_are_refused(capsys, tmp_path):
+    given = ("train", "pd-ddpg", "point-gather", "--batch", "50000", "--out", str(tmp_path / "run"))
+    for updates, told in (("99999999999999999999", "at most 1e+06"), ("100000", "more than can be counted")):
+        status, _, said = call(capsys, *given, "--updates", updates)
+        assert status == 2
+        assert told in said

@@ -311,7 +311,7 @@ def _rerun(given: list[str]) -> None:
         raise InvalidInput("rerun needs a run folder, as in: apdo rerun runs/demo.")
     changes = _pairs(given[1:], flags={"quiet"}, known=("out", "quiet"))
     folder = Path(given[0])
-    out = Path(changes["out"]) if "out" in changes else folder.with_name(folder.resolve().name + "-again")
+    out = Path(changes["out"]) if "out" in changes else folder.resolve().parent / f"{folder.resolve().name}-again"
     from apdo.report import runs
 
     runs.read_description(folder)
@@ -466,7 +466,9 @@ def _solve(given: list[str]) -> None:
         raise InvalidInput("solve needs a file with a finite CMDP, as in: apdo solve problem.npz.")
     file = Path(given[0])
     changes = _pairs(given[1:], known=("limits", "out"))
-    out = Path(changes.get("out", file.with_name(f"{file.stem}-optimum")))
+    out = Path(changes.get("out", file.parent / f"{file.stem}-optimum"))
+    if not out.name:
+        raise InvalidInput(f"--out {changes.get('out')!r} is no name for the results; try --out optimum.")
     results = out.with_name(f"{out.name}.npz")
     if results.resolve() == file.resolve():
         raise InvalidInput(f"the results would replace the problem {file}; choose another --out.")

@@ -43,7 +43,7 @@ from apdo.algorithms import on_policy
 from apdo.core import categorical, descent, deterministic, dual, networks, noise, replay
 from apdo.core.data import Transition, flatten
 from apdo.errors import InvalidInput
-from apdo.options import OURS, PAPER, one_of, option
+from apdo.options import LARGEST_WHOLE, OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
 BLOCK = 100
@@ -108,7 +108,7 @@ class Config:
     uniform: float = option(
         0.1, "where actions are choices: probability of any of them, instead of noise", OURS, within=(0.0, 1.0)
     )
-    updates: float = option(1.0, "iterations per environment step", PAPER, above=0.0)
+    updates: float = option(1.0, "iterations per environment step", PAPER, above=0.0, most=1e6)
 
 
 class Networks(eqx.Module):
@@ -439,6 +439,10 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Random networks and an empty buffer."""
     if config.learner.units != "own":
         raise InvalidInput("learner.units data is for a buffer that stays as it is; this one grows.")
+    if config.updates * problem.batch > LARGEST_WHOLE:
+        raise InvalidInput(
+            f"{config.updates:g} updates for each of {problem.batch} samples are more than can be counted."
+        )
     return State(
         learner=start(config.learner, problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),

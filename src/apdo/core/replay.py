@@ -79,7 +79,7 @@ def roll_back(keep: Bool[Array, ""], after: Replay, before: Replay) -> Replay:
     """`after` where `keep`, else a ring in which the same insertion, made again, has the same outcome.
 
     Only the count is restored, not the rows: a ring is large, and what the insertion wrote is finite and will be
-    written to the same place when its epoch is repeated.
+    written over, by its own epoch when that is repeated or by the next insertion.
     """
     inserted = jnp.where(keep, after.inserted, before.inserted)
     return eqx.tree_at(lambda r: r.inserted, after, inserted)
