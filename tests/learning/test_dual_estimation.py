@@ -24,16 +24,7 @@ def test_on_two_states_the_default_learners_come_near_the_exact_price():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            "default",
-            marks=pytest.mark.xfail(strict=True, reason="cloning raises the price: 1.28 times the exact one"),
-        ),
-        "no cloning",
-    ],
-)
+@pytest.mark.parametrize("name", ["default", "no cloning"])
 def test_on_the_grid_the_estimate_comes_near_the_exact_price(name):
     row = dataclasses.replace(dual_estimation.DEFAULT[f"{name} gridworld"], seeds=1)
     data = dual_estimation.collected("gridworld", row.k_adj + 1, row.seeds)
