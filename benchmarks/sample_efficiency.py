@@ -341,9 +341,15 @@ def draw() -> None:
     plt.close(figure)
 
 
-def write_document() -> None:
+def tables() -> dict[str, str]:
+    """The document's tables, by name."""
     elsewhere = {task: table(K_ADJ | ELSEWHERE, task) for task in ("gridworld", "garnet-a")}
-    document.fill(DOCUMENT, {"samples": table(ARMS, "point-gather"), "k-adj": k_adj_table()} | elsewhere)
+    return {"samples": table(ARMS, "point-gather"), "k-adj": k_adj_table()} | elsewhere
+
+
+def write_document() -> None:
+    """The tables and the figure, from what was measured."""
+    document.fill(DOCUMENT, tables())
     draw()
 
 
