@@ -83,9 +83,9 @@ ARMS = {
     "fast-ascent": Arm("dual ascent instead of PID", changes={"rule": "ascent", "epochs": 110}),
     "fast-dual": Arm("multiplier only (adjust = dual)", changes={"adjust": "dual", "epochs": 110}),
     "dual": Arm("APDO, paper's TRPO, multiplier only", preset=None, changes={"k_adj": 5, "epochs": 70}, seeds=16),
-    "dual-pid": Arm("the same, PID after the jump", preset=None, changes=STEERED, seeds=16),
+    "dual-pid": Arm("APDO, paper's TRPO, multiplier only, then PID", preset=None, changes=STEERED, seeds=16),
     "dual-pid-margin": Arm(
-        "the same, PID and a margin (--safety 0.6)",
+        "APDO, paper's TRPO, multiplier only, then PID with --safety 0.6",
         preset=None,
         changes=STEERED | {"safety": 0.6, "safety_half_life": 20.0},
         seeds=16,
@@ -318,7 +318,7 @@ def draw() -> None:
     """Return and cost against samples, medians and quartiles over seeds."""
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2))
+    figure, panels = plt.subplots(1, 2, figsize=(11, 5.2))
     for i, (name, found) in enumerate(measured(ARMS).items()):
         samples = samples_of(found)
         for panel, values in zip(panels, (found["return"], found["cost"]), strict=True):
@@ -335,8 +335,9 @@ def draw() -> None:
     panels[0].axhline(11, color="0.4", linewidth=0.8, linestyle=":")
     panels[1].axhline(0.2, color="0.2", linewidth=0.9, linestyle="--")
     panels[1].set_ylim(0.0, 0.8)
-    panels[0].legend(fontsize=7, frameon=False, loc="lower right")
-    figure.tight_layout()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0.0, 0.17, 1.0, 1.0))
+    figure.legend(handles, labels, fontsize=8, frameon=False, loc="lower center", ncols=3)
     figure.savefig(RESULTS / "samples.svg")
     plt.close(figure)
 
