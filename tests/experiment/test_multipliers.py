@@ -29,7 +29,7 @@ SMALL = {
     "learner.actor_rate": 1e-2,
     "learner.critic_rate": 5e-3,
     "learner.target_rate": 0.2,
-    "learner.cloning": 0.025,
+    "learner.cloning": 0.25,
     "learner.critic_hidden": "32",
     "learner.actor_hidden": "16",
     "learner.minibatch": 64,

@@ -20,7 +20,8 @@ def test_on_two_states_the_default_learners_come_near_the_exact_price():
     data = Dataset.of(**two_state_log())
     found = apdo.estimate_multipliers(data, members=2, iterations=10_000, check_iterations=100)
     assert found.multiplier == pytest.approx(optimum.multipliers, rel=BAR)
-    assert found.diagnostics.swing < 0.05 * optimum.multipliers
+    # A quarter is where the verdict calls an answer unsupported; undamped learners swing by four fifths.
+    assert found.diagnostics.swing < 0.25 * optimum.multipliers
 
 
 @pytest.mark.slow
