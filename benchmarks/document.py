@@ -12,3 +12,8 @@ def fill(document: Path, tables: dict[str, str]) -> None:
         head, rest = text.split(begin, 1)
         text = f"{head}{begin}\n{table}\n{end}{rest.split(end, 1)[1]}"
     document.write_text(text, encoding="utf-8")
+
+
+def table(heading: list[str], *rows: list[str]) -> str:
+    """Cells as a table."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))

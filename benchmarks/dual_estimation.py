@@ -265,12 +265,6 @@ def tables() -> dict[str, str]:
     return {"ablation": ablation_table(), "default-ablation": default_table(), "accuracy": accuracy_table()}
 
 
-def _table(*lines: list[str]) -> str:
-    """A heading, and rows."""
-    heading, *rows = lines
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))
-
-
 def ablation_table() -> str:
     """What each part of the long learner brings."""
     heading = ["learner", "λ^OFF: median (range)", "the actor's cost, critics say", "its true cost", "its true return"]
@@ -279,7 +273,7 @@ def ablation_table() -> str:
         said = f"{np.median(found['said']):.2f}"
         cells = [_spread(found["multiplier"]), said, _spread(found["cost"], 2), _spread(found["return"])]
         rows.append([ABLATION[name].title, *cells])
-    return _table(heading, *rows)
+    return document.table(heading, *rows)
 
 
 def ratios(found: dict[str, Any]) -> Any:
@@ -298,7 +292,7 @@ def default_table() -> str:
         here = [found.get(f"{name} {problem}") for problem in PROBLEMS]
         if any(here):
             rows.append([title, *(_spread(ratios(each), 2) if each else "-" for each in here)])
-    return _table(["learner", *titles], *rows)
+    return document.table(["learner", *titles], *rows)
 
 
 def accuracy_table() -> str:
@@ -308,14 +302,11 @@ def accuracy_table() -> str:
     for name, found in measured(ACCURACY).items():
         middle = np.median(np.array(found["multiplier"]), axis=1)
         error = np.abs(middle / OPTIMUM - 1.0)
-        covered = "-"
-        if "low" in found:
-            inside = (np.array(found["low"]) <= OPTIMUM) & (np.array(found["high"]) >= OPTIMUM)
-            covered = f"{inside.sum()} of {len(inside)}"
+        inside = (np.array(found["low"]) <= OPTIMUM) & (np.array(found["high"]) >= OPTIMUM)
+        covered = f"{inside.sum()} of {len(inside)}"
         off = [f"{100 * np.median(error):.0f} %", f"{100 * np.quantile(error, 0.9):.0f} %"]
-        seconds = f"{found['seconds']:.0f}" if "seconds" in found else "-"
-        rows.append([ACCURACY[name].title, str(len(middle)), _spread(middle), *off, covered, seconds])
-    return _table([*heading, "seconds, all seeds side by side"], *rows)
+        rows.append([ACCURACY[name].title, str(len(middle)), _spread(middle), *off, covered, f"{found['seconds']:.0f}"])
+    return document.table([*heading, "seconds, all seeds side by side"], *rows)
 
 
 def draw() -> None:

@@ -96,7 +96,7 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     from apdo.report import runs
 
     name, own = ALGORITHMS[algorithm]
-    if own.keys() >= PRIMAL_DUAL.keys():
+    if algorithm in ("pdo", "apdo"):
         own = own | CASES[case].primal_dual
     experiment = specified(name, case, own | (options or {}))
     began = time.perf_counter()

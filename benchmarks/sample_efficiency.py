@@ -270,7 +270,7 @@ def _reached(found: dict[str, Any], target: float) -> str:
     return f"{middle} ({worst}; {np.isfinite(first).sum()} met it)"
 
 
-def _row(name: str, found: dict[str, Any]) -> str:
+def _row(name: str, found: dict[str, Any]) -> list[str]:
     arm = EVERYTHING[name]
     targets = TASKS[arm.task].targets
     cells = [arm.title, str(len(found["return"][0]))] + [_reached(found, target) for target in targets]
@@ -279,19 +279,15 @@ def _row(name: str, found: dict[str, Any]) -> str:
     cells.append(f"{means.mean():.3f} ({means.max():.3f})" if len(means) else "-")
     last = slice(-10, None)
     cells.append(f"{np.mean(found['return'][last]):.3g} / {np.mean(found['cost'][last]):.3f}")
-    return "| " + " | ".join(cells) + " |"
-
-
-def _lines(heads: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])
+    return cells
 
 
 def table(arms: dict[str, Arm], task: str) -> str:
     """The arms of one problem, with what they reached."""
     heads = ["arm", "seeds"] + [f"samples to return {target:g}: median (worst)" for target in TASKS[task].targets]
     heads += ["cost kept after: mean (worst seed)", "last ten evaluations: return / cost"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
-    return "\n".join(lines + [_row(name, found) for name, found in measured(arms).items() if arms[name].task == task])
+    rows = [_row(name, found) for name, found in measured(arms).items() if arms[name].task == task]
+    return document.table(heads, *rows)
 
 
 def k_adj_table() -> str:
@@ -306,7 +302,7 @@ def k_adj_table() -> str:
         ratio = f"{middles['auto'] / min(fixed):.2f}" if fixed and np.isfinite(middles.get("auto", np.inf)) else "-"
         cells = [f"{middles[str(k)]:,.0f}" if str(k) in middles else "-" for k in (*FIXED, "auto")]
         rows.append([task.title, *[cell.replace("inf", "never") for cell in cells], ratio])
-    return _lines(["problem", *[f"K_adj {k}" for k in FIXED], "auto", "auto / best"], rows)
+    return document.table(["problem", *[f"K_adj {k}" for k in FIXED], "auto", "auto / best"], *rows)
 
 
 def measured(arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
@@ -368,7 +364,7 @@ def main() -> None:
             continue
         found = curves(arm, given.seeds or arm.seeds)
         path_of(name).write_text(json.dumps(found) + "\n", encoding="utf-8")
-        print(f"{name}: {found['seconds']:.0f} s {_row(name, found)}", flush=True)
+        print(f"{name}: {found['seconds']:.0f} s | {' | '.join(_row(name, found))}", flush=True)
     if given.table or given.only is None:
         write_document()
 

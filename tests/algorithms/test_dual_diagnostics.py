@@ -71,20 +71,6 @@ def test_a_row_whose_next_action_is_unknown_is_not_learned_from():
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_every_actor_is_judged_by_every_critic():
-    learner = pd_ddpg.Learner(critic_hidden=(8,), action_noise=0.3)
-    problem = problem_of()
-    members = jax.vmap(lambda key: pd_ddpg.start(learner, problem, key))(random.split(random.key(0), 3))
-    first, key = random.normal(random.key(1), (50, 2)), random.key(2)
-    table = dual_diagnostics.judgements(learner, problem, members, first, key)
-    noise = 0.3 * random.normal(key, (50, 1))
-    for e in range(3):
-        for f in range(3):
-            actor, critic = (jax.tree.map(lambda leaf, i=i: leaf[i], members.learned) for i in (e, f))
-            q = critic.q(first, actor.mu(first) + noise, jnp.zeros(50, dtype=jnp.int32))
-            np.testing.assert_allclose(table[e, f], np.mean(q, axis=-1), rtol=1e-5, atol=1e-6)
-
-
 def test_coverage_of_vectors_is_measured_in_deviations_of_the_logged_ones():
     rng = np.random.default_rng(0)
     everything = (rng.normal(size=(20_000, 2)) * [1.0, 10.0]).astype(np.float32)

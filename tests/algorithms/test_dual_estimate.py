@@ -139,6 +139,19 @@ def test_the_interval_is_the_spread_of_the_members_and_without_one_it_is_everyth
     np.testing.assert_array_equal(alone.low, 0.0)
 
 
+def test_every_actor_is_judged_by_every_critic():
+    learner = pd_ddpg.Learner(critic_hidden=(8,), action_noise=0.3)
+    members = jax.vmap(lambda key: pd_ddpg.start(learner, PROBLEM, key))(random.split(random.key(0), 3))
+    first, key = random.normal(random.key(1), (50, 2)), random.key(2)
+    table = dual_estimate.judgements(learner, PROBLEM, members, first, key)
+    noise = 0.3 * random.normal(key, (50, 1))
+    for e in range(3):
+        for f in range(3):
+            actor, critic = (jax.tree.map(lambda leaf, i=i: leaf[i], members.learned) for i in (e, f))
+            q = critic.q(first, actor.mu(first) + noise, jnp.zeros(50, dtype=jnp.int32))
+            np.testing.assert_allclose(table[e, f], np.mean(q, axis=-1), rtol=1e-5, atol=1e-6)
+
+
 def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits():
     """Critics that say Q_R = a, Q_C = 2 a at any state: of actions 0.05, 0.14 and 3 the best within 0.3 is 0.14."""
     problem = problem_of(Reach(costs=1), 200, (0.3,))

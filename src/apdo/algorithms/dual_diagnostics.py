@@ -86,24 +86,6 @@ def behaviour_critic(
     return jax.lax.fori_loop(0, iterations, once, start)[0]
 
 
-def judgements(
-    learner: pd_ddpg.Learner,
-    problem: Problem,
-    members: pd_ddpg.LearnerState,
-    observation: Float[Array, "B O"],
-    key: PRNGKeyArray,
-) -> Float[Array, "E E K"]:
-    """What member f's critics say of member e's action, at [e, f], on average over first observations."""
-    step = jnp.zeros(observation.shape[0], dtype=jnp.int32)
-    shape = (observation.shape[0], problem.action_size)
-    around = 0.0 if problem.discrete_actions else learner.action_noise * random.normal(key, shape)
-
-    def judge(judged: pd_ddpg.Networks, judging: pd_ddpg.Networks) -> Float[Array, " K"]:
-        return jnp.mean(judging.q(observation, judged.mu(observation) + around, step), axis=-1)
-
-    return jax.vmap(jax.vmap(judge, in_axes=(None, 0)), in_axes=(0, None))(members.learned, members.learned)
-
-
 def actions(members: pd_ddpg.LearnerState, observation: Float[Array, "B O"]) -> Float[Array, "E B A"]:
     """What each member's actor does."""
     return jax.vmap(lambda learned: learned.mu(observation))(members.learned)

@@ -97,6 +97,24 @@ def estimate(members: pd_ddpg.LearnerState) -> Estimate:
     return Estimate(multiplier=middle, low=jnp.maximum(middle - reach, 0.0), high=middle + reach)
 
 
+def judgements(
+    learner: pd_ddpg.Learner,
+    problem: Problem,
+    members: pd_ddpg.LearnerState,
+    observation: Float[Array, "B O"],
+    key: PRNGKeyArray,
+) -> Float[Array, "E E K"]:
+    """What member f's critics say of member e's action, at [e, f], on average over first observations."""
+    step = jnp.zeros(observation.shape[0], dtype=jnp.int32)
+    shape = (observation.shape[0], problem.action_size)
+    around = 0.0 if problem.discrete_actions else learner.action_noise * random.normal(key, shape)
+
+    def judge(judged: pd_ddpg.Networks, judging: pd_ddpg.Networks) -> Float[Array, " K"]:
+        return jnp.mean(judging.q(observation, judged.mu(observation) + around, step), axis=-1)
+
+    return jax.vmap(jax.vmap(judge, in_axes=(None, 0)), in_axes=(0, None))(members.learned, members.learned)
+
+
 def best_actor(
     config: Config, problem: Problem, members: pd_ddpg.LearnerState, buffer: replay.Replay, key: PRNGKeyArray
 ) -> pd_ddpg.Networks:
@@ -109,16 +127,10 @@ def best_actor(
     price = estimate(members).multiplier / units.price
     rows, count = replay.episode_starts(buffer)
     first = replay.take(buffer, rows[random.randint(key, (_JUDGED,), 0, count)]).observation
-    step = jnp.zeros(_JUDGED, dtype=jnp.int32)
-    shape = (_JUDGED, problem.action_size)
-    around = 0.0 if problem.discrete_actions else config.learner.action_noise * random.normal(key, shape)
-
-    def judge(judged: pd_ddpg.Networks, judging: pd_ddpg.Networks) -> Float[Array, ""]:
-        q = jnp.mean(judging.q(first, judged.mu(first) + around, step), axis=-1)
-        return q[0] - jnp.vdot(_DEAR * price, jnp.maximum(q[1:] - units.limit, 0.0))
-
-    table = jax.vmap(jax.vmap(judge, in_axes=(None, 0)), in_axes=(0, None))(members.learned, members.learned)
-    best = jnp.argmax(jnp.min(table, axis=1))
+    q = judgements(config.learner, problem, members, first, key)
+    excess = jnp.maximum(q[..., 1:] - jnp.broadcast_to(units.limit, q[..., 1:].shape), 0.0)
+    worth = q[..., 0] - excess @ (_DEAR * price)
+    best = jnp.argmax(jnp.min(worth, axis=1))
     return jax.tree.map(lambda leaf: leaf[best], members.learned)
 
 

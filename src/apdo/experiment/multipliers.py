@@ -243,7 +243,7 @@ def _diagnose(
     n = data.episodes
     parts = [logged_says[part, 1:].mean(axis=0) for part in np.array_split(np.arange(n), min(BLOCKS, n))]
     first = batch.observation[_draw(rng, data.starts, _JUDGED)]
-    table = np.asarray(dual_diagnostics.judgements(config.learner, problem, members, first, judge_key), np.float64)
+    table = np.asarray(dual_estimate.judgements(config.learner, problem, members, first, judge_key), np.float64)
     judged = table[..., 1:] * np.asarray(units.total)
     distance, outside = _coverage(data, batch, members, rng)
     late = looks.iterations > config.iterations // 2
