@@ -11,6 +11,7 @@ import pytest
 from apdo import loop
 from apdo.algorithms import apdo, dual_estimate, pd_ddpg, pdo
 from apdo.core import critics, policies
+from apdo.core.advantage import EpisodeSummary
 from apdo.errors import InvalidInput
 from problems import Reach, run, training_of
 
@@ -193,8 +194,9 @@ def test_k_adj_that_never_sees_two_estimates_agree_takes_the_last(monkeypatch):
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_k_adj_auto_refuses_an_actor_that_earns_more_beyond_the_limit_until_the_last_check(last):
+def test_k_adj_auto_refuses_an_actor_that_earns_more_beyond_the_limit_until_the_last_check(last, monkeypatch):
     """A push of 3 is worth more than it costs at a price of 0.01, and costs far more than the limit."""
+    monkeypatch.setattr(apdo, "NARROW", np.inf)
     config = apdo.Config(**(JUMP | {"k_adj": apdo.AUTO, "explore": True}), off_policy=JUMPING)
     training = training_of(apdo, config, Reach(costs=1))
     state, _ = run(training, [0], 2)  # the first adjustment follows epoch 1
@@ -229,13 +231,57 @@ def test_k_adj_auto_refuses_an_actor_that_earns_more_beyond_the_limit_until_the_
         np.testing.assert_array_equal(ours, theirs[0])
 
 
-def test_a_cost_keeps_a_limit_to_a_twentieth_of_it_or_a_hundredth_of_what_was_to_be_taken_off():
+@pytest.mark.parametrize("error", [0.0, 0.03])
+@pytest.mark.parametrize(("limit", "before", "slack"), [(0.2, 0.2, 0.01), (0.2, 2.2, 0.02), (0.0, -2.0, 0.02)])
+def test_a_cost_keeps_a_limit_to_a_twentieth_of_it_or_a_hundredth_of_what_was_to_be_taken_off_and_two_standard_errors(
+    limit, before, slack, error
+):
     problem = training_of(apdo, apdo.Config(off_policy=OFF_POLICY, **SMALL), Reach(costs=1)).problem
-    for limit, before, kept, broken in ((0.2, 0.2, 0.209, 0.211), (0.2, 2.2, 0.219, 0.221), (0.0, -2.0, 0.019, 0.021)):
-        problem = dataclasses.replace(problem, limits=(limit,))
-        keeps = lambda cost: bool(apdo._keeps(problem, jnp.asarray([cost]), jnp.asarray([before])))  # noqa: E731, B023
-        assert keeps(kept)
-        assert not keeps(broken)
+    problem = dataclasses.replace(problem, limits=(limit,))
+    most = limit + slack + 2.0 * error
+    for cost, kept in ((most - 0.001, True), (most + 0.001, False)):
+        seen = EpisodeSummary(
+            undiscounted_return=jnp.asarray(1.0),
+            discounted_return=jnp.asarray(1.0),
+            undiscounted_cost=jnp.asarray([cost]),
+            constrained_cost=jnp.asarray([cost]),
+            cost_error=jnp.asarray([error]),
+            length=jnp.asarray(15.0),
+            episodes=jnp.asarray(100.0),
+        )
+        assert bool(apdo._keeps(problem, seen, jnp.asarray([before]))) == kept
+
+
+@pytest.mark.parametrize(("width", "tried"), [(0.29, [True]), (0.31, [False, True])])
+def test_the_first_trial_of_k_adj_auto_waits_for_a_narrow_interval_and_the_second_does_not(monkeypatch, width, tried):
+    config = apdo.Config(**(JUMP | {"k_adj": apdo.AUTO}), off_policy=JUMPING)
+    training = training_of(apdo, config, Reach(costs=1))
+    state = jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm)
+    members = dual_estimate.start(JUMPING, training.problem, jax.random.key(0))
+    found = estimates_of([4.0 - 2.0 * width], [4.0], [4.0 + 2.0 * width])[0]
+    monkeypatch.setattr(dual_estimate, "estimate", lambda _: found)
+    for on in tried:
+        state, taken = apdo.adjustment.finish(config, training.problem, state, members)
+        assert bool(state.trial.on) == on
+        assert bool(np.isfinite(taken.multiplier[0])) == on
+    assert not bool(apdo.adjustment.open(config, state))
+
+
+def test_an_interval_is_narrow_against_the_largest_multiplier_in_units_that_can_be_compared():
+    """Nothing is narrow against a multiplier of 0; against another constraint's, in the data's units, it may be."""
+    config = apdo.Config(**(JUMP | {"k_adj": apdo.AUTO, "explore": True}), off_policy=JUMPING)
+    config = dataclasses.replace(
+        config, off_policy=dataclasses.replace(JUMPING, learner=dataclasses.replace(ACTOR, units="data"))
+    )
+    training = training_of(apdo, config, Reach(costs=2))
+    state, _ = run(training, [0], 1)
+    buffer = jax.tree.map(lambda leaf: leaf[0], state.algorithm.buffer)
+    _, units = pd_ddpg.view(config.off_policy.learner, training.problem, buffer)
+    assert abs(units.price[0] / units.price[1] - 1.0) > 0.2, "the units must differ for a mix-up to show"
+    for widths, narrow in (((0.5, 0.5), True), ((0.5, 0.7), False), ((0.7, 0.5), False)):
+        multiplier, width = jnp.asarray([0.0, 2.0]) * units.price, jnp.asarray(widths) * units.price
+        found = dual_estimate.Estimate(multiplier=multiplier, low=multiplier - width / 2, high=multiplier + width / 2)
+        assert bool(apdo._narrow(config, training.problem, buffer, found)) == narrow
 
 
 def test_a_run_with_k_adj_auto_records_the_jump_where_it_came(tmp_path):

@@ -183,6 +183,8 @@ def test_summary_is_the_mean_over_complete_episodes_with_each_cost_apart(random_
     np.testing.assert_allclose(summary.undiscounted_cost, means[2:5], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(summary.constrained_cost, means[5:8], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(summary.length, means[8], rtol=1e-5)
+    errors = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
+    np.testing.assert_allclose(summary.cost_error, errors[5:8], rtol=1e-4)
 
 
 def test_episodes_that_do_not_both_start_and_end_in_the_batch_leave_no_trace_in_the_summary(random_batch):

@@ -22,10 +22,10 @@ learned from them but the value functions of an actor that is taken.
 
 K_adj can set itself (k_adj = auto). With adjust = dual, λ^OFF is estimated after epochs 1, 2, 4, 8, 16 and 32, and
 taken as soon as it and the estimate before lie in each other's intervals, at the latest after epoch 32. With
-primal-dual the actor's own epoch is the better test: the first actor that also keeps the limits there is taken. There
-is one after 2, 4, 8, 16 and 32 epochs of data, those of refused trials not among them: where observations do not tell
-everything, what a reckless actor saw makes the next one more so (docs/sample-efficiency.md). That is at most six, or
-five, times the work of one adjustment.
+primal-dual an actor is tried after epochs 1, 5 and 17, until one is taken: the first that its own epoch does not show
+to be beyond the limits, or the last. A trial takes an epoch, and the first is made only where the interval is narrow.
+What a refused actor saw stays out of the data: where observations do not tell everything, it makes the next actor as
+reckless (docs/sample-efficiency.md). That is at most six, or three, times the work of one adjustment.
 """
 
 import dataclasses
@@ -41,6 +41,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from apdo.algorithms import dual_estimate, on_policy, pd_ddpg, pdo, primal_steps
 from apdo.algorithms.contract import Adjustment
 from apdo.core import categorical, critics, dual, gaussian, policies, replay
+from apdo.core.advantage import EpisodeSummary
 from apdo.core.data import Transition, flatten
 from apdo.errors import InvalidInput
 from apdo.options import LARGEST, OURS, PAPER, one_of, option
@@ -54,10 +55,14 @@ T = TypeVar("T")
 
 AUTO = -1
 """K_adj that sets itself."""
-CHECKS = {"dual": (1, 2, 4, 8, 16, 32), "primal-dual": (1, 4, 9, 18, 35)}
-"""After which epochs it is looked for: the data have doubled, or nearly; a trial takes an epoch."""
+CHECKS = {"dual": (1, 2, 4, 8, 16, 32), "primal-dual": (1, 5, 17)}
+"""After which epochs it is looked for: the data have doubled, or, since a trial takes an epoch of them, trebled."""
+NARROW = 0.3
+"""Up to which width, as a share of the estimate, an interval is narrow."""
 SLACK = 0.05
 """By which share of a limit an actor on trial may exceed it."""
+ERRORS = 2.0
+"""By how many standard errors of its own epoch's mean, on top of that."""
 REFITS = 10
 """Fits of the value functions, one after the other, to an actor that is taken."""
 
@@ -200,7 +205,7 @@ def step(
 
     better = lagrangian(seen.discounted_return, seen.constrained_cost) > lagrangian(trial.discounted_return, trial.cost)
     last = state.search is None or state.search.checks == len(CHECKS[config.adjust])
-    taken = trial.on & better & (_keeps(problem, seen.constrained_cost, trial.cost) | last)
+    taken = trial.on & better & (_keeps(problem, seen, trial.cost) | last)
 
     def judged() -> pdo.State:
         refitted = _refit(config, problem, state.pdo.critic, batch, key)
@@ -224,11 +229,11 @@ def step(
     return State(onward, buffer, state.adjusted & stands, trial, state.search), metrics
 
 
-def _keeps(problem: Problem, cost: Float[Array, " M"], before: Float[Array, " M"]) -> Bool[Array, ""]:
+def _keeps(problem: Problem, seen: EpisodeSummary, before: Float[Array, " M"]) -> Bool[Array, ""]:
     """Whether costs are within the limits, by what an epoch can tell."""
     # A limit may be 0; what is to be taken off a cost says what counts then.
     slack = SLACK * jnp.maximum(jnp.abs(problem.limit), 0.2 * jnp.abs(before - problem.limit))
-    return jnp.all(cost <= problem.limit + slack)
+    return jnp.all(seen.constrained_cost <= problem.limit + slack + ERRORS * seen.cost_error)
 
 
 def _refit(
@@ -270,16 +275,17 @@ def _work(
 def _finish(
     config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState
 ) -> tuple[State, dual_estimate.Estimate]:
-    """Lines 9 and 9'; where K_adj sets itself and nothing is tried, only if the estimate agrees with the one before."""
+    """Lines 9 and 9'; where K_adj sets itself, only if the estimate is worth it."""
     found = dual_estimate.estimate(members)
     after = _jump(config, problem, state, members, found)
     if state.search is None:
         return after, found
     search = Search(earlier=found, checks=state.search.checks + 1)
-    agree = _within(found, state.search.earlier) & _within(state.search.earlier, found)
-    if state.trial is not None:
-        agree = jnp.ones_like(agree)
-    now = ~state.adjusted & (agree | (search.checks == len(CHECKS[config.adjust])))
+    if state.trial is None:
+        worth = _within(found, state.search.earlier) & _within(state.search.earlier, found)
+    else:
+        worth = _narrow(config, problem, state.buffer, found) | (search.checks > 1)
+    now = ~state.adjusted & (worth | (search.checks == len(CHECKS[config.adjust])))
     after, state = (dataclasses.replace(each, search=search) for each in (after, state))
     untaken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
     return _choose(now, after, state), _choose(now, found, untaken)
@@ -288,6 +294,13 @@ def _finish(
 def _within(one: dual_estimate.Estimate, other: dual_estimate.Estimate) -> Bool[Array, ""]:
     """Whether one estimate lies in the other's interval."""
     return jnp.all((other.low <= one.multiplier) & (one.multiplier <= other.high))
+
+
+def _narrow(config: Config, problem: Problem, buffer: replay.Replay, found: dual_estimate.Estimate) -> Bool[Array, ""]:
+    """Whether the widest interval is narrow against the largest multiplier, all in units that can be compared."""
+    _, units = pd_ddpg.view(config.off_policy.learner, problem, buffer)
+    width, size = (found.high - found.low) / units.price, found.multiplier / units.price
+    return jnp.max(width) <= NARROW * jnp.max(size)
 
 
 def _jump(

@@ -62,6 +62,8 @@ class EpisodeSummary(eqx.Module):
     undiscounted_cost: Float[Array, " M"]
     constrained_cost: Float[Array, " M"]
     """C(π) - the cost that the limits speak of, discounted with the problem's cost discount."""
+    cost_error: Float[Array, " M"]
+    """The standard error of that mean."""
     length: Float[Array, ""]
     episodes: Float[Array, ""]
 
@@ -78,11 +80,14 @@ def summarise(batch: Transition, discount: float, cost_discount: float) -> Episo
     weight = ((batch.step == 0) & (finishes == 1)).astype(totals.dtype)
     episodes = jnp.sum(weight)
     means = jnp.sum(totals * weight[..., None], axis=(0, 1)) / episodes
+    squares = jnp.sum(jnp.square(totals - means[None, None]) * weight[..., None], axis=(0, 1))
+    errors = jnp.sqrt(squares / jnp.maximum(episodes - 1.0, 1.0) / episodes)
     return EpisodeSummary(
         undiscounted_return=means[0],
         discounted_return=means[1],
         undiscounted_cost=means[2 : 2 + m],
         constrained_cost=means[2 + m : 2 + 2 * m],
+        cost_error=errors[2 + m : 2 + 2 * m],
         length=means[-1],
         episodes=episodes,
     )
