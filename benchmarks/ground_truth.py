@@ -60,6 +60,9 @@ CASES = {
     "garnet-c": Case("Garnet, two limits that bind (c)", "garnet", {"instance": 1, "tightness": (0.5, 0.5)}),
     "garnet-slack": Case("Garnet, one limit slack", "garnet", {"instance": 5, "tightness": (0.5, -0.5)}),
     "queueing": Case("queueing network, three limits that bind", "queueing", QUEUE),
+    "queueing-large": Case(
+        "the same, batches of 200,000", "queueing", QUEUE | {"batch": 200_000}, primal_dual={"batch": 200_000}
+    ),
 }
 RUN = {
     "batch": 20_000,
