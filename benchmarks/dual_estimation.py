@@ -313,22 +313,25 @@ def draw() -> None:
     """Every learner's λ^OFF, by row."""
     import matplotlib.pyplot as plt
 
-    found = measured(ABLATION)
-    figure, panel = plt.subplots(figsize=(8, 0.36 * len(found) + 1.2))
-    for i, (name, values) in enumerate(found.items()):
-        dots = np.array(values["multiplier"]).ravel()
-        jitter = np.random.default_rng(i).uniform(-0.14, 0.14, len(dots))
-        panel.plot(np.minimum(dots, 26), i + jitter, ".", color="C0", alpha=0.6)
-        panel.plot([np.median(dots)] * 2, [i - 0.3, i + 0.3], color="C1", linewidth=2)
-        panel.text(-0.4, i, ABLATION[name].title, ha="right", va="center", fontsize=9)
-    panel.axvline(OPTIMUM, color="0.3", linestyle="--", linewidth=1, label="λ*")
-    panel.set_yticks([])
-    panel.invert_yaxis()
-    panel.set_xlim(0, 26.5)
-    panel.set_xlabel("λ^OFF, each learner a dot, the median a bar")
-    panel.legend(frameon=False, loc="lower right")
-    figure.tight_layout()
-    figure.savefig(RESULTS / "ablation.svg")
+    from apdo.report import plot
+
+    with plt.rc_context(plot.LOOK):
+        found = measured(ABLATION)
+        figure, panel = plt.subplots(figsize=(8, 0.36 * len(found) + 1.2))
+        for i, (name, values) in enumerate(found.items()):
+            dots = np.array(values["multiplier"]).ravel()
+            jitter = np.random.default_rng(i).uniform(-0.14, 0.14, len(dots))
+            panel.plot(np.minimum(dots, 26), i + jitter, ".", color="C0", alpha=0.6)
+            panel.plot([np.median(dots)] * 2, [i - 0.3, i + 0.3], color="C1", linewidth=2)
+            panel.text(-0.4, i, ABLATION[name].title, ha="right", va="center", fontsize=9)
+        panel.axvline(OPTIMUM, color="0.3", linestyle="--", linewidth=1, label="λ*")
+        panel.set_yticks([])
+        panel.invert_yaxis()
+        panel.set_xlim(0, 26.5)
+        panel.set_xlabel("λ^OFF, each learner a dot, the median a bar")
+        panel.legend(frameon=False, loc="lower right")
+        figure.tight_layout()
+    plot.write(figure, RESULTS / "ablation.svg")
     plt.close(figure)
 
 

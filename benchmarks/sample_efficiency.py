@@ -341,11 +341,15 @@ def _ratio(one: np.ndarray, other: np.ndarray) -> str:
 
 def alone_table() -> str:
     """The epoch at which the first target is met with the paper's TRPO, and by how many seeds by epoch 60."""
+    from apdo.report.statistics import bootstrap_interval
+
     rows = []
     for name, found in measured({name: ARMS[name] for name in ALONE}).items():
         epochs = samples_to(found, TASKS["point-gather"].targets[0]) / found["batch"]
-        rows.append([ARMS[name].title, f"{np.median(epochs):g}", f"{(epochs <= 60).sum()} of {len(epochs)}"])
-    return document.table(["arm", "epoch of the target, median", "by epoch 60"], *rows)
+        low, high = bootstrap_interval(lambda drawn: np.median(drawn, axis=0), epochs)
+        middle = f"{np.median(epochs):g} ({low:g} to {high:g})".replace("nan", "never")
+        rows.append([ARMS[name].title, middle, f"{(epochs <= 60).sum()} of {len(epochs)}"])
+    return document.table(["arm", "epoch of the target: median (95 % interval)", "by epoch 60"], *rows)
 
 
 def measured(arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
@@ -357,26 +361,29 @@ def draw() -> None:
     """Return and cost against samples, medians and quartiles over seeds."""
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.8))
-    for i, (name, found) in enumerate(measured({name: ARMS[name] for name in DRAWN}).items()):
-        samples = samples_of(found)
-        for panel, values in zip(panels, (found["return"], found["cost"]), strict=True):
-            low, middle, high = np.quantile(np.array(values), [0.25, 0.5, 0.75], axis=1)
-            panel.plot(samples, middle, color=f"C{i}", label=ARMS[name].title, linewidth=1.4)
-            panel.fill_between(samples, low, high, color=f"C{i}", alpha=0.12, linewidth=0)
-    for panel, label in zip(panels, ("return", "cost (discounted)"), strict=True):
-        panel.set_xscale("log")
-        panel.set_xlabel("samples")
-        panel.set_ylabel(label)
-        panel.grid(alpha=0.25)
-    panels[0].axhline(14, color="0.4", linewidth=0.8, linestyle=":")
-    panels[0].axhline(11, color="0.4", linewidth=0.8, linestyle=":")
-    panels[1].axhline(0.2, color="0.2", linewidth=0.9, linestyle="--")
-    panels[1].set_ylim(0.0, 0.8)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.tight_layout(rect=(0.0, 0.14, 1.0, 1.0))
-    figure.legend(handles, labels, fontsize=8, frameon=False, loc="lower center", ncols=3)
-    figure.savefig(RESULTS / "samples.svg")
+    from apdo.report import plot
+
+    with plt.rc_context(plot.LOOK):
+        figure, panels = plt.subplots(1, 2, figsize=(11, 4.8))
+        for i, (name, found) in enumerate(measured({name: ARMS[name] for name in DRAWN}).items()):
+            samples = samples_of(found)
+            for panel, values in zip(panels, (found["return"], found["cost"]), strict=True):
+                low, middle, high = np.quantile(np.array(values), [0.25, 0.5, 0.75], axis=1)
+                panel.plot(samples, middle, color=f"C{i}", label=ARMS[name].title, linewidth=1.4)
+                panel.fill_between(samples, low, high, color=f"C{i}", alpha=0.12, linewidth=0)
+        for panel, label in zip(panels, ("return", "cost (discounted)"), strict=True):
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter(lambda samples, _: f"{samples:,.0f}")
+            panel.set_xlabel("samples")
+            panel.set_ylabel(label)
+        panels[0].axhline(14, color="0.4", linewidth=0.8, linestyle=":")
+        panels[0].axhline(11, color="0.4", linewidth=0.8, linestyle=":")
+        panels[1].axhline(0.2, color="0.2", linewidth=0.9, linestyle="--")
+        panels[1].set_ylim(0.0, 0.8)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.tight_layout(rect=(0.0, 0.14, 1.0, 1.0))
+        figure.legend(handles, labels, fontsize=8, frameon=False, loc="lower center", ncols=3)
+    plot.write(figure, RESULTS / "samples.svg")
     plt.close(figure)
 
 
