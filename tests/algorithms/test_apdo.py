@@ -254,7 +254,7 @@ def test_a_cost_keeps_a_limit_to_a_twentieth_of_it_or_a_hundredth_of_what_was_to
 
 @pytest.mark.parametrize(("width", "tried"), [(0.29, [True]), (0.31, [False, True])])
 def test_the_first_trial_of_k_adj_auto_waits_for_a_narrow_interval_and_the_second_does_not(monkeypatch, width, tried):
-    config = apdo.Config(**(JUMP | {"k_adj": apdo.AUTO}), off_policy=JUMPING)
+    config = apdo.Config(k_adj=apdo.AUTO, off_policy=JUMPING, **JUMP)
     training = training_of(apdo, config, Reach(costs=1))
     state = jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm)
     members = dual_estimate.start(JUMPING, training.problem, jax.random.key(0))
