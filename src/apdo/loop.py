@@ -220,6 +220,13 @@ class Adjuster:
         algorithm, found = self._finish(state.algorithm, learner)
         return State(algorithm=algorithm, key=state.key, epoch=state.epoch), found
 
+    def remark(self, found: PyTree) -> str:
+        """What a user should know of the estimates; nothing, mostly."""
+        training = self.training
+        if self.adjustment is None:
+            return ""
+        return self.adjustment.remark(training.config, training.problem, found.multiplier)
+
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:
     """Whether each quantity is finite; a name begins with the stage of the epoch that it belongs to."""

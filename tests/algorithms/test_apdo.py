@@ -10,7 +10,7 @@ import pytest
 
 from apdo import loop
 from apdo.algorithms import apdo, dual_estimate, pd_ddpg, pdo
-from apdo.core import critics, policies
+from apdo.core import critics, dual, policies
 from apdo.core.advantage import EpisodeSummary
 from apdo.errors import InvalidInput
 from problems import Reach, run, training_of
@@ -300,6 +300,27 @@ def test_a_run_with_k_adj_auto_records_the_jump_where_it_came(tmp_path):
     assert jumped.shape == (2, 4)
     assert np.all(jumped.sum(axis=1) <= 1)
     assert not jumped[:, [0, 1, 3]].any()
+
+
+@pytest.mark.parametrize(
+    ("gains", "estimates", "said"),
+    [
+        # λ/d is 4 and 10: K_P may be five times the smaller.
+        ({"proportional": 19.0}, [[2.0, 2.0]], ""),
+        ({"proportional": 21.0}, [[2.0, 2.0]], "Try about --rule.proportional 2 --dual-step 0.2."),
+        # A seed without an estimate yet does not count, nor a constraint whose price is 0.
+        ({"proportional": 21.0}, [[2.0, 0.0], [np.nan, np.nan]], "Try about --rule.proportional 2 --dual-step 0.2."),
+        ({"proportional": 49.0}, [[0.0, 2.0]], ""),
+        ({"proportional": 21.0}, [[np.nan, np.nan]], ""),
+        ({"proportional": 21.0, "reach": 1.0}, [[2.0, 2.0]], ""),
+    ],
+)
+def test_gains_of_another_problem_are_remarked_upon_with_those_that_would_suit(gains, estimates, said):
+    config = apdo.Config(rule=dual.Pid(**gains), off_policy=OFF_POLICY, **SMALL)
+    problem = training_of(apdo, config, Reach(costs=2), limits=(0.5, -0.2)).problem
+    remark = apdo.adjustment.remark(config, problem, jnp.asarray(estimates))
+    assert remark.endswith(said)
+    assert bool(remark) == bool(said)
 
 
 def test_epochs_pass_for_the_safety_dial_whoever_plays_them():

@@ -9,7 +9,7 @@ import pytest
 
 from apdo.algorithms import apdo, dual_estimate, pd_ddpg, pdo, primal_steps
 from apdo.algorithms.scaled import ActionMeaning, Scaled
-from apdo.core import critics, policies
+from apdo.core import critics, dual, policies
 from apdo.core.statistics import Statistics
 from apdo.problem import Problem
 
@@ -112,3 +112,14 @@ def test_an_adjustment_finds_its_multiplier_in_raw_units(batch):
     middle = np.median(learner.multiplier_mean, axis=0)
     np.testing.assert_allclose(found.multiplier, middle * 4.0 / 0.5, rtol=1e-6)
     np.testing.assert_array_equal(adjusted.inner.pdo.multiplier.value, middle)
+
+
+def test_a_remark_on_gains_is_about_the_numbers_that_they_act_on():
+    """Inside, λ is an eighth and d four times what the user sees: λ/d is 1 where it looks like 32."""
+    algorithm = Scaled(apdo, reward_scale=0.5, cost_scale=4.0)
+    assert algorithm.adjustment is not None
+    for gain, said in ((4.5, ""), (5.5, "Try about --rule.proportional 0.5 --dual-step 0.05.")):
+        config = apdo.Config(rule=dual.Pid(proportional=gain))
+        remark = algorithm.adjustment.remark(config, PROBLEM, jnp.asarray([[32.0, 64.0]]))
+        assert remark.endswith(said)
+        assert bool(remark) == bool(said)

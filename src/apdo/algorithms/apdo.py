@@ -35,6 +35,7 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import random
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -63,6 +64,8 @@ SLACK = 0.05
 """By which share of a limit an actor on trial may exceed it."""
 ERRORS = 2.0
 """By how many standard errors of its own epoch's mean, on top of that."""
+FIRM = 5.0
+"""K_P in units of λ^OFF/d above which the multiplier swings: a cost 20 % above its limit would double it."""
 REFITS = 10
 """Fits of the value functions, one after the other, to an actor that is taken."""
 
@@ -321,6 +324,24 @@ def _open(config: Config, state: State) -> Bool[Array, ""]:
     return ~state.adjusted if config.k_adj == AUTO else jnp.ones_like(state.adjusted)
 
 
+def _remark(config: Config, problem: Problem, multipliers: Float[Array, "S M"]) -> str:
+    """Gains are in the problem's own units; against λ^OFF it shows when they are those of another problem."""
+    limit, found = np.abs(problem.limits), np.asarray(multipliers)
+    taken = found[np.isfinite(found).all(axis=-1)]
+    if not isinstance(config.rule, dual.Pid) or config.rule.reach or not len(taken):
+        return ""
+    multiplier = np.median(taken, axis=0)
+    binding = (multiplier > 0.0) & (limit > 0.0)
+    natural = np.min((multiplier / np.where(binding, limit, 1.0))[binding], initial=np.inf)
+    if config.rule.proportional <= FIRM * natural:
+        return ""
+    shown = ", ".join(f"{value:.3g}" for value in multiplier)
+    return (
+        f"--rule.proportional {config.rule.proportional:g} is much for multipliers of {shown}: they will swing. "
+        f"Try about --rule.proportional {0.5 * natural:.1g} --dual-step {0.05 * natural:.1g}."
+    )
+
+
 def _as_policy(config: Config, learned: pd_ddpg.Networks) -> policies.Policy:
     """The actor as it was trained: a softmax, or a mean with its noise around it."""
     if learned.discrete:
@@ -337,4 +358,5 @@ adjustment = Adjustment(
     begin=_begin,
     work=_work,
     finish=_finish,
+    remark=_remark,
 )

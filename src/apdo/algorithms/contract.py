@@ -67,3 +67,5 @@ class Adjustment(NamedTuple):
     """(config, problem, state, learner, iterations) ↦ the learner after so many iterations more."""
     finish: Callable[..., tuple[PyTree, PyTree]]
     """(config, problem, state, learner) ↦ the adjusted state, and the estimate (`multiplier`, `low`, `high`)."""
+    remark: Callable[..., str]
+    """(config, problem, multipliers of all seeds) ↦ what a user should know of them; nothing, mostly."""

@@ -194,4 +194,16 @@ class Scaled:
         def waits(config: OwnConfig, state: State) -> Array:
             return own.open(config, state.inner)
 
-        return Adjustment(due=own.due, open=waits, iterations=own.iterations, begin=begin, work=work, finish=finish)
+        def remark(config: OwnConfig, problem: Problem, multipliers: Float[Array, "S M"]) -> str:
+            one = self._raw("multiplier", jnp.ones_like(multipliers))
+            return own.remark(config, self._problem(problem), multipliers / one)
+
+        return Adjustment(
+            due=own.due,
+            open=waits,
+            iterations=own.iterations,
+            begin=begin,
+            work=work,
+            finish=finish,
+            remark=remark,
+        )

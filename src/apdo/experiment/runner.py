@@ -446,6 +446,8 @@ class _Runner:
                 self._save_learner(state, learner, done)
         self.progress.end_phase()
         state, found = self.adjuster.finish(state, learner)
+        if remark := self.adjuster.remark(found):
+            self.progress.message(remark)
         adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
         return state, {name: np.asarray(value) for name, value in adjusted.items()}
 
