@@ -258,23 +258,22 @@ def jobs(only: str | None) -> list[tuple[str, ...]]:
     return [job for job in everything if only is None or re.fullmatch(only, "/".join(job[1:])) or only in job]
 
 
-def path_of(job: tuple[str, ...]) -> Path:
-    return RESULTS / ("-".join(job) + ".json")
+def path_of(job: tuple[str, ...], out: Path = RESULTS) -> Path:
+    return out / ("-".join(job) + ".json")
 
 
-def work(job: tuple[str, ...]) -> None:
+def work(job: tuple[str, ...], out: Path) -> None:
     """One job, in this process."""
     found = train(job[1], job[2]) if job[0] == "train" else estimate(job[1], job[2])
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path_of(job).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    out.mkdir(parents=True, exist_ok=True)
+    path_of(job, out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def work_apart(job: tuple[str, ...]) -> str:
+def work_apart(job: tuple[str, ...], out: Path) -> str:
     """One job, in a process of its own."""
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.ground_truth", "--job", *job], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "benchmarks.ground_truth", "--out", str(out), "--job", *job]
+    done = subprocess.run(command, capture_output=True, text=True)
     outcome = "done" if done.returncode == 0 else "FAILED: " + done.stderr.strip().splitlines()[-1]
     return f"{' '.join(job)}: {outcome} in {time.perf_counter() - began:.0f} s"
 
@@ -346,16 +345,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--again", action="store_true", help="also what is there already")
     parser.add_argument("--table", action="store_true", help="write the tables, run nothing")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="folder of the results; the tables are those of its default"
+    )
     parser.add_argument("--job", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job:
-        work(tuple(given.job))
+        work(tuple(given.job), given.out)
         return
     if not given.table:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        wanted = [job for job in jobs(given.only) if given.again or not path_of(job).exists()]
+        wanted = [job for job in jobs(given.only) if given.again or not path_of(job, given.out).exists()]
         with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-            for i, line in enumerate(pool.map(work_apart, wanted), start=1):
+            for i, line in enumerate(pool.map(lambda job: work_apart(job, given.out), wanted), start=1):
                 print(f"[{i}/{len(wanted)}] {line}", flush=True)
     if given.only is None:
         document.fill(DOCUMENT, tables())
