@@ -321,33 +321,39 @@ def k_adj_table() -> str:
     """Samples to the first target by K_adj, and how far K_adj auto is from the best of the fixed ones."""
     rows = []
     for key, task in TASKS.items():
-        found = measured({name: arm for name, arm in K_ADJ.items() if arm.task == key})
-        first = {name.removeprefix(f"{key}-k"): samples_to(f, task.targets[0]) for name, f in found.items()}
+        arms = measured({name: arm for name, arm in K_ADJ.items() if arm.task == key})
+        first = {name.removeprefix(f"{key}-k"): samples_to(arm, task.targets[0]) for name, arm in arms.items()}
         fixed = [name for name in first if name != "auto"]
         ratio = "-"
         if fixed and "auto" in first:
-            ratio = _ratio(first["auto"], first[min(fixed, key=lambda name: np.median(first[name]))])
+            best = min(fixed, key=lambda name: np.median(first[name]))
+            ratio = _ratio(first["auto"], first[best])
         cells = [f"{np.median(first[str(k)]):,.0f}" if str(k) in first else "-" for k in (*FIXED, "auto")]
         rows.append([task.title, *[cell.replace("inf", "never") for cell in cells], ratio])
     return document.table(["problem", *[f"K_adj {k}" for k in FIXED], "auto", "auto / best"], *rows)
 
 
 def _ratio(one: np.ndarray, other: np.ndarray) -> str:
-    """Of the medians of two arms with the same seeds, with its 95 % bootstrap interval."""
-    seeds = np.random.default_rng(0).integers(len(one), size=(2000, len(one)))
-    low, high = np.quantile(np.median(one[seeds], axis=1) / np.median(other[seeds], axis=1), [0.025, 0.975])
-    return f"{np.median(one) / np.median(other):.2f} ({low:.2f} to {high:.2f})"
+    """Of the medians of two arms, with a bootstrap that draws a seed for both: they learn from the same first data."""
+    from apdo.report.statistics import bootstrap_interval
+
+    def medians(drawn: np.ndarray) -> np.ndarray:
+        return np.median(one[drawn.astype(int)], axis=0) / np.median(other[drawn.astype(int)], axis=0)
+
+    seeds = np.arange(len(one), dtype=np.float64)
+    low, high = bootstrap_interval(medians, seeds)
+    return f"{medians(seeds):.2f} ({low:.2f} to {high:.2f})"
 
 
 def alone_table() -> str:
     """The epoch at which the first target is met with the paper's TRPO, and by how many seeds by epoch 60."""
-    from apdo.report.statistics import bootstrap_interval
+    from apdo.report import comparison
 
     rows = []
     for name, found in measured({name: ARMS[name] for name in ALONE}).items():
         epochs = samples_to(found, TASKS["point-gather"].targets[0]) / found["batch"]
-        low, high = bootstrap_interval(lambda drawn: np.median(drawn, axis=0), epochs)
-        middle = f"{np.median(epochs):g} ({low:g} to {high:g})".replace("nan", "never")
+        late = comparison.median(epochs)
+        middle = f"{late.value:g} ({late.low:g} to {late.high:g})".replace("inf", "never")
         rows.append([ARMS[name].title, middle, f"{(epochs <= 60).sum()} of {len(epochs)}"])
     return document.table(["arm", "epoch of the target: median (95 % interval)", "by epoch 60"], *rows)
 

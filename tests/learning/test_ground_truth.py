@@ -17,7 +17,9 @@ def test_on_two_states_the_optimum_and_its_price_are_found(algorithm):
     assert seen["error"][0] < MULTIPLIER_BAR
 
 
-NOISY = pytest.mark.xfail(reason="what a batch tells of a drift is too little; see docs/ground-truth.md")
+NOISY = pytest.mark.xfail(
+    reason="what a batch tells of a drift is too little; see docs/ground-truth.md", raises=AssertionError, strict=True
+)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[NOISY] * case.startswith("queueing")) for case in CASES])
