@@ -187,7 +187,8 @@ class Adjuster:
             )
             finish = partial(self.adjustment.finish, training.config, training.problem)
             self._finish = jax.jit(
-                lambda state, learner: over_seeds(training, finish, (state, learner)), donate_argnums=0
+                lambda state, learner, supported: over_seeds(training, finish, (state, learner, supported)),
+                donate_argnums=0,
             )
 
     def due(self, epoch: int) -> bool:
@@ -215,17 +216,10 @@ class Adjuster:
         """The learners after so many iterations more."""
         return self._work(state.algorithm, learner, jnp.asarray(iterations, dtype=jnp.int32))
 
-    def finish(self, state: State, learner: PyTree) -> tuple[State, PyTree]:
-        """The adjusted state, and the estimate of the multipliers that it now has."""
-        algorithm, found = self._finish(state.algorithm, learner)
+    def finish(self, state: State, learner: PyTree, supported: Bool[Array, " S"]) -> tuple[State, PyTree]:
+        """The state, adjusted where the data support that, and the estimates that it was adjusted to."""
+        algorithm, found = self._finish(state.algorithm, learner, supported)
         return State(algorithm=algorithm, key=state.key, epoch=state.epoch), found
-
-    def remark(self, found: PyTree) -> str:
-        """What a user should know of the estimates; nothing, mostly."""
-        training = self.training
-        if self.adjustment is None:
-            return ""
-        return self.adjustment.remark(training.config, training.problem, found.multiplier)
 
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:

@@ -27,13 +27,15 @@ class Problem:
     discount: float
     """γ of the reward."""
     cost_discount: float
-    """γ of the cost that is constrained: the paper's C_i is discounted, the published code's total is not (1)."""
+    """γ of the cost that is constrained: the paper's C_i is discounted, a plain total is not (1); see `objective`."""
     horizon: int
     """The most steps that an episode can have."""
     truncates: bool
     """Whether the horizon cuts an episode off, so that its value goes on, rather than ends it."""
     discrete_actions: bool = False
     """Whether an action is one of `action_size` choices, given as a one-hot vector, rather than any vector."""
+    normalise: bool = False
+    """Whether networks are to see observations normalised by their running mean and variance."""
 
     def __post_init__(self) -> None:
         if not self.limits:

@@ -66,6 +66,7 @@ class Adjustment(NamedTuple):
     work: Callable[..., PyTree]
     """(config, problem, state, learner, iterations) ↦ the learner after so many iterations more."""
     finish: Callable[..., tuple[PyTree, PyTree]]
-    """(config, problem, state, learner) ↦ the adjusted state, and the estimate (`multiplier`, `low`, `high`)."""
-    remark: Callable[..., str]
-    """(config, problem, multipliers of all seeds) ↦ what a user should know of them; nothing, mostly."""
+    """(config, problem, state, learner, whether the data support the estimate) ↦ the adjusted state, or the same one,
+    and the estimate that it was adjusted to (`multiplier`, `low`, `high`), or NaN."""
+    checked: Callable[[OwnConfig], Any]
+    """config ↦ the estimate's settings, if it is to be checked against the data; None if it is believed as it is."""

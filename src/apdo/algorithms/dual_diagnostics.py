@@ -27,6 +27,7 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from numpy.typing import NDArray
 
+from apdo import objective
 from apdo.algorithms import pd_ddpg
 from apdo.core import descent, networks
 from apdo.core.data import Transition
@@ -55,7 +56,7 @@ def behaviour_critic(
     """Critics of the policy that was logged, by as many iterations of temporal differences."""
     start_key, run_key = random.split(key)
     first = pd_ddpg.start(learner, problem, start_key).learned
-    discount = jnp.asarray([problem.discount] + [problem.cost_discount] * problem.constraints)
+    discount = jnp.asarray(objective.sum_discounts(problem))
 
     def targets(target: pd_ddpg.Networks, rows: Int[Array, " B"]) -> Float[Array, "K B"]:
         batch = jax.tree.map(lambda leaf: leaf[rows], logged.batch)

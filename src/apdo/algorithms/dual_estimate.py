@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from apdo.algorithms import pd_ddpg
+from apdo.algorithms import on_policy, pd_ddpg
 from apdo.core import dual, replay
+from apdo.core.statistics import Statistics
 from apdo.options import OURS, option
 from apdo.problem import Problem
 
@@ -80,11 +81,12 @@ def learn(
     members: pd_ddpg.LearnerState,
     buffer: replay.Replay,
     iterations: Int[Array, ""],
+    statistics: Statistics | None = None,
 ) -> pd_ddpg.LearnerState:
-    """The members after so many iterations more."""
+    """The members after so many iterations more, on observations normalised by `statistics`."""
 
     def one(member: pd_ddpg.LearnerState) -> pd_ddpg.LearnerState:
-        return pd_ddpg.learn(config.learner, problem, member, buffer, iterations, config.iterations)
+        return pd_ddpg.learn(config.learner, problem, member, buffer, iterations, config.iterations, statistics)
 
     return jax.vmap(one)(members)
 
@@ -116,7 +118,12 @@ def judgements(
 
 
 def best_actor(
-    config: Config, problem: Problem, members: pd_ddpg.LearnerState, buffer: replay.Replay, key: PRNGKeyArray
+    config: Config,
+    problem: Problem,
+    members: pd_ddpg.LearnerState,
+    buffer: replay.Replay,
+    key: PRNGKeyArray,
+    statistics: Statistics | None = None,
 ) -> pd_ddpg.Networks:
     """The member whose actor earns most within the limits, in the eyes of all critics, at starts of episodes.
 
@@ -126,8 +133,10 @@ def best_actor(
     problem, units = pd_ddpg.view(config.learner, problem, buffer)
     price = estimate(members).multiplier / units.price
     rows, count = replay.episode_starts(buffer)
-    first = replay.take(buffer, rows[random.randint(key, (_JUDGED,), 0, count)]).observation
-    q = judgements(config.learner, problem, members, first, key)
+    place_key, noise_key = random.split(key)
+    drawn = replay.take(buffer, rows[random.randint(place_key, (_JUDGED,), 0, count)])
+    first = on_policy.normalised(statistics, drawn).observation
+    q = judgements(config.learner, problem, members, first, noise_key)
     excess = jnp.maximum(q[..., 1:] - jnp.broadcast_to(units.limit, q[..., 1:].shape), 0.0)
     worth = q[..., 0] - excess @ (_DEAR * price)
     best = jnp.argmax(jnp.min(worth, axis=1))

@@ -1,24 +1,39 @@
-"""What the on-policy algorithms share: acting by sampling, and what a batch says of the policy that drew it."""
+"""What the on-policy algorithms share: acting by sampling, and what a batch says of the policy that drew it.
 
-from typing import Protocol, runtime_checkable
+Networks see observations normalised by the running mean and variance, where the problem asks for that. When a batch
+moves those, the first layers move with them, so that policies and value functions stay the functions of the raw
+observations that they were.
+"""
 
+from typing import Protocol, TypeVar, runtime_checkable
+
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from apdo import objective
 from apdo.algorithms import primal_steps
-from apdo.core import critics, policies
-from apdo.core.advantage import EpisodeSummary, summarise
+from apdo.core import critics, networks, policies
 from apdo.core.data import Transition, flatten
+from apdo.core.statistics import Statistics
 from apdo.problem import Problem
+
+N = TypeVar("N")
 
 
 @runtime_checkable
 class HasPolicy(Protocol):
-    """A state that holds a stochastic policy."""
+    """A state that holds a stochastic policy, and what its observations are normalised by."""
 
     @property
     def policy(self) -> policies.Policy:
         """π_k."""
+        ...
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Of the observations so far; None where they are taken as they are."""
         ...
 
 
@@ -30,7 +45,7 @@ def act(
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, " A"], tuple[()]]:
     """a ~ π_k(·|s)."""
-    return state.policy(observation).sample(key), memory
+    return learned_policy(state)(observation).sample(key), memory
 
 
 def memory(config: object, problem: Problem) -> tuple[()]:  # noqa: ARG001
@@ -38,9 +53,11 @@ def memory(config: object, problem: Problem) -> tuple[()]:  # noqa: ARG001
     return ()
 
 
-def learned_policy(state: HasPolicy) -> policies.Policy:
-    """What the algorithm has learned, as a function from an observation to an action distribution."""
-    return state.policy
+def learned_policy(state: HasPolicy) -> policies.Policy | policies.Normalised:
+    """What the algorithm has learned, as a function from a raw observation to an action distribution."""
+    if state.statistics is None:
+        return state.policy
+    return policies.Normalised(network=state.policy, statistics=state.statistics)
 
 
 def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -> policies.Policy:
@@ -48,35 +65,98 @@ def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -
     return policies.init(config, key, problem.observation_size, problem.action_size, discrete=problem.discrete_actions)
 
 
+def fresh_critic(config: critics.Config, problem: Problem, key: PRNGKeyArray, signals: int) -> critics.Critic:
+    """Value functions that see what the problem's sums depend on."""
+    horizon = problem.horizon if objective.sees_time(problem) else None
+    return critics.init(config, key, problem.observation_size, signals, horizon)
+
+
+def fresh_statistics(problem: Problem) -> Statistics | None:
+    """Of no observation yet; None where they are not to be normalised."""
+    return Statistics.empty(problem.observation_size) if problem.normalise else None
+
+
+def observe(statistics: Statistics | None, batch: Transition) -> tuple[Statistics | None, Transition]:
+    """The statistics with a batch's observations among them, and the batch as the networks are to see it."""
+    if statistics is None:
+        return None, batch
+    after = statistics.merge(Statistics.of(batch.observation))
+    return after, normalised(after, batch)
+
+
+def normalised(statistics: Statistics | None, batch: Transition) -> Transition:
+    """The batch as networks see it."""
+    if statistics is None:
+        return batch
+    seen = (statistics.normalise(batch.observation), statistics.normalise(batch.next_observation))
+    return eqx.tree_at(lambda b: (b.observation, b.next_observation), batch, seen)
+
+
+def rebase(holder: N, before: Statistics | None, after: Statistics | None) -> N:
+    """A policy or value functions over newly normalised observations: the same function of raw ones as before.
+
+    But for the very first statistics: a fresh network has nothing to keep, and is to see normalised observations.
+    """
+    if before is None or after is None:
+        return holder
+    scale, shift = before.seen_from(after)
+    first = before.count == 0
+    scale, shift = jnp.where(first, 1.0, scale), jnp.where(first, 0.0, shift)
+
+    def moved(node: object) -> object:
+        return networks.rebase(node, scale, shift) if isinstance(node, networks.MLP) else node
+
+    if isinstance(holder, critics.Critic):
+        return eqx.tree_at(lambda c: c.networks, holder, moved(holder.networks))
+    return jax.tree.map(moved, holder, is_leaf=lambda node: isinstance(node, networks.MLP))
+
+
 def estimate(
     problem: Problem, critic: critics.Critic, batch: Transition, trace: float, cost_trace: float
 ) -> critics.Estimates:
     """Advantages and value targets of the reward and of each cost, in this order."""
-    m = problem.constraints
-    signal = jnp.concatenate([batch.reward[..., None], batch.cost], axis=-1)
-    discount = jnp.asarray([problem.discount] + [problem.cost_discount] * m)
-    traces = jnp.asarray([trace] + [cost_trace] * m)
-    return critics.estimate(critic, batch, signal, discount, traces, truncates=problem.truncates)
+    traces = jnp.asarray([trace] + [cost_trace] * problem.constraints)
+    discounts, final = jnp.asarray(objective.advantage_discounts(problem)), objective.ends(problem, batch)
+    return critics.estimate(critic, batch, objective.signals(batch), discounts, traces, final)
 
 
-def samples(batch: Transition, advantage: Float[Array, "..."]) -> primal_steps.Samples:
-    """The batch as unordered samples for a primal step."""
+def estimate_one(
+    problem: Problem, critic: critics.Critic, batch: Transition, signal: Float[Array, "T N"], trace: float
+) -> critics.Estimates:
+    """The same of a single signal that is discounted like the reward."""
+    discount, final = jnp.asarray([problem.discount]), objective.ends(problem, batch)
+    return critics.estimate(critic, batch, signal[..., None], discount, jnp.asarray([trace]), final)
+
+
+def fit(
+    config: critics.Config, critic: critics.Critic, key: PRNGKeyArray, batch: Transition, estimates: critics.Estimates
+) -> tuple[critics.Critic, Float[Array, " K"]]:
+    """The value functions fitted to the targets, and their error."""
+    observed = critics.inputs(critic, batch.observation, batch.step)
+    return critics.fit(config, critic, key, observed, estimates.target.reshape(observed.shape[0], -1))
+
+
+def samples(problem: Problem, batch: Transition, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
+    """The batch as unordered samples for a primal step, each with what it counts in the gradient."""
     flat = flatten(batch)
-    return primal_steps.Samples(observation=flat.observation, action=flat.action, advantage=advantage.reshape(-1))
-
-
-def summary(problem: Problem, batch: Transition) -> EpisodeSummary:
-    """R(π_k) and C(π_k), from this batch alone."""
-    return summarise(batch, problem.discount, problem.cost_discount)
+    weight = objective.step_weights(problem, batch)
+    return primal_steps.Samples(
+        observation=flat.observation,
+        action=flat.action,
+        advantage=advantage.reshape(-1),
+        weight=(weight / jnp.mean(weight)).reshape(-1),
+    )
 
 
 def measure(problem: Problem, batch: Transition) -> dict[str, Array]:
-    """The summary as metrics."""
-    episodes = summary(problem, batch)
+    """R(π_k) and C(π_k), from this batch alone, as metrics."""
+    found = objective.measure(problem, batch)
     return {
-        "return": episodes.undiscounted_return,
-        "discounted_return": episodes.discounted_return,
-        "cost": episodes.constrained_cost,
-        "undiscounted_cost": episodes.undiscounted_cost,
-        "episode_length": episodes.length,
+        "return": found.undiscounted_return,
+        "discounted_return": found.discounted_return,
+        "return_error": found.objective_error,
+        "cost": found.cost,
+        "cost_error": found.cost_error,
+        "undiscounted_cost": found.undiscounted_cost,
+        "episode_length": found.length,
     }

@@ -39,9 +39,11 @@ import optax
 from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from apdo import objective
 from apdo.algorithms import on_policy
-from apdo.core import categorical, descent, deterministic, dual, networks, noise, replay
+from apdo.core import categorical, descent, deterministic, dual, gaussian, networks, noise, policies, replay
 from apdo.core.data import Transition, flatten
+from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
 from apdo.options import LARGEST_WHOLE, OURS, PAPER, one_of, option
 from apdo.problem import Problem
@@ -178,6 +180,8 @@ class State(eqx.Module):
 
     learner: LearnerState
     buffer: replay.Replay
+    """Observations as they came."""
+    statistics: Statistics | None
 
 
 def start(
@@ -187,8 +191,7 @@ def start(
     critic_key, actor_key, run_key = random.split(key, 3)
     o, a = problem.observation_size, problem.action_size
     inputs, outputs = (o, a) if problem.discrete_actions else (o + a, 1)
-    # A task that goes on after the horizon, or whose episodes end for other reasons, needs no clock.
-    clock = config.clock and not problem.truncates
+    clock = config.clock and objective.sees_time(objective.stationary(problem))
     learned = Networks(
         critics=networks.stack(critic_key, 1 + problem.constraints, inputs + clock, config.critic_hidden, outputs),
         actor=networks.mlp(actor_key, o, config.actor_hidden, a),
@@ -218,10 +221,12 @@ def learn(
     buffer: replay.Replay,
     iterations: Int[Array, ""],
     total: int | None = None,
+    statistics: Statistics | None = None,
 ) -> LearnerState:
     """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment.
 
-    Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged.
+    Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged. The
+    networks see observations normalised by `statistics`, where there are any.
     """
     problem, units = view(config, problem, buffer)
     starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
@@ -229,7 +234,7 @@ def learn(
     unaveraged = 0 if total is None else int((1.0 - config.averaged) * total) // BLOCK * BLOCK
 
     def block(state: LearnerState) -> LearnerState:
-        draws = _draw(config, problem, buffer, starts, random.fold_in(state.key, state.iteration))
+        draws = _draw(config, problem, buffer, starts, random.fold_in(state.key, state.iteration), statistics)
         draws = dataclasses.replace(draws, batch=units.seen(draws.batch))
         fall = 0.0 if total is None else (1.0 - config.last_rate) * jnp.minimum(state.iteration / total, 1.0)
 
@@ -261,22 +266,6 @@ def working_memory(config: "Config", problem: Problem) -> int:
     return working_bytes(config.learner, problem)
 
 
-def steady(problem: Problem) -> tuple[Problem, float]:
-    """The problem as it looks from single transitions, and what a unit of its limits has become.
-
-    A total over T steps, after which the environment goes on unwatched, is no function of the state: with γ_c = 1 the
-    critics' targets grow for ever. In its place stands the cost discounted like the reward, against the same share of
-    the limit, (1 - γ^T) / ((1 - γ) T). A policy that costs as much in every step keeps both limits or neither; and a
-    price of that discounted cost is one of the total when multiplied by the share.
-    """
-    gamma, steps = problem.discount, problem.horizon
-    if problem.cost_discount < 1.0 or not problem.truncates or gamma == 1.0:
-        return problem, 1.0
-    share = _effective_steps(gamma, steps) / steps
-    limits = tuple(share * limit for limit in problem.limits)
-    return dataclasses.replace(problem, cost_discount=gamma, limits=limits), share
-
-
 class Units(eqx.Module):
     """What a learner's numbers are in the problem's own: a reward of 1, costs of 1, and a price of 1."""
 
@@ -285,12 +274,12 @@ class Units(eqx.Module):
     limit: Float[Array, " M"]
     """d, in the learner's units."""
     share: float = eqx.field(static=True)
-    """What a unit of the limits has become in `steady`."""
+    """What a cost of 1, as the limits mean it, has become in the learner's problem (`objective.total_share`)."""
 
     @property
     def price(self) -> Float[Array, " M"]:
         """A multiplier of 1."""
-        return self.share * self.reward / self.cost
+        return self.reward / self.cost
 
     @property
     def total(self) -> Float[Array, " M"]:
@@ -304,23 +293,19 @@ class Units(eqx.Module):
 
 
 def view(config: Learner, problem: Problem, buffer: replay.Replay) -> tuple[Problem, Units]:
-    """The problem as it looks from single transitions (`steady`), and the units that a learner sees it in.
+    """The problem as single transitions can tell it, and the units that a learner sees it in.
 
     Those of the data are, for each signal, σ √T: the deviation that a return would have if the signals of its T steps
-    were independent (of the effective T, (1 - γ^T)/(1 - γ)). A multiplier's natural size is the ratio of two of them.
+    were independent (of the effective T). A multiplier's natural size is the ratio of two of them.
     """
-    problem, share = steady(problem)
+    share = objective.total_share(problem)
+    problem = objective.stationary(problem)
     size = jnp.ones(1 + problem.constraints)
     if config.units == "data":
-        discounts = [problem.discount] + [problem.cost_discount] * problem.constraints
-        steps = jnp.asarray([_effective_steps(gamma, problem.horizon) for gamma in discounts])
-        spread = replay.spread(buffer) * jnp.sqrt(steps)
+        steps = [objective.effective_steps(gamma, problem.horizon) for gamma in objective.sum_discounts(problem)]
+        spread = replay.spread(buffer) * jnp.sqrt(jnp.asarray(steps))
         size = jnp.where(spread > 0.0, spread, 1.0)
     return problem, Units(reward=size[0], cost=size[1:], limit=problem.limit / size[1:], share=share)
-
-
-def _effective_steps(gamma: float, steps: int) -> float:
-    return steps if gamma == 1.0 else (1.0 - gamma**steps) / (1.0 - gamma)
 
 
 def _draw(
@@ -329,18 +314,21 @@ def _draw(
     buffer: replay.Replay,
     starts: tuple[Int[Array, " C"], Int[Array, ""]] | None,
     key: PRNGKeyArray,
+    statistics: Statistics | None,
 ) -> Draws:
     """What the iterations of a block draw, at once."""
-    minibatch_key, start_key = random.split(key)
+    minibatch_key, start_key, noise_key = random.split(key, 3)
     shape = (BLOCK, config.minibatch)
     first = noise = None
     if starts is not None:
         rows, count = starts
-        first = replay.take(buffer, rows[random.randint(start_key, shape, 0, count)]).observation
+        drawn = replay.take(buffer, rows[random.randint(start_key, shape, 0, count)])
+        first = on_policy.normalised(statistics, drawn).observation
     if config.action_noise and not problem.discrete_actions:
-        around = random.normal(random.fold_in(key, 0), (BLOCK, 3, config.minibatch, problem.action_size))
+        around = random.normal(noise_key, (BLOCK, 3, config.minibatch, problem.action_size))
         noise = config.action_noise * around
-    return Draws(batch=replay.sample(buffer, minibatch_key, shape), starts=first, noise=noise)
+    batch = on_policy.normalised(statistics, replay.sample(buffer, minibatch_key, shape))
+    return Draws(batch=batch, starts=first, noise=noise)
 
 
 def iterate(
@@ -399,7 +387,7 @@ def iterate(
         target=jax.tree.map(partial(_follow, config.target_rate), learned, state.target),
         critic_optimiser=critic_optimiser,
         actor_optimiser=actor_optimiser,
-        multiplier=dual.update(config.rule, state.multiplier, cost, limit, rate * config.dual_rate),
+        multiplier=dual.update(config.rule, state.multiplier, cost - limit, rate * config.dual_rate),
         multiplier_mean=state.multiplier_mean,
         critic_cost=state.critic_cost,
         cloning=state.cloning,
@@ -415,7 +403,7 @@ def targets(problem: Problem, target: Networks, draws: Draws) -> Float[Array, "K
     now = jnp.concatenate([batch.reward[None], batch.cost.T])
     action = draws.around(target.mu(batch.next_observation), _TARGETS)
     after = target.q(batch.next_observation, action, batch.step + 1)
-    discount = jnp.asarray([problem.discount] + [problem.cost_discount] * problem.constraints)
+    discount = jnp.asarray(objective.sum_discounts(problem))
     alive = 1.0 - batch.terminated.astype(now.dtype)
     return now + discount[:, None] * alive[None] * after
 
@@ -446,6 +434,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     return State(
         learner=start(config.learner, problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),
+        statistics=on_policy.fresh_statistics(problem),
     )
 
 
@@ -464,6 +453,8 @@ def act(
 ) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
     """a = μ(s) + N_t (line 8); of choices, one drawn from μ(s) or, now and then, any."""
     learned = state.learner.learned
+    if state.statistics is not None:
+        observation = state.statistics.normalise(observation)
     if learned.discrete:
         probabilities = jax.nn.softmax(learned.actor(observation))
         mixed = (1.0 - config.uniform) * probabilities + config.uniform / probabilities.shape[0]
@@ -472,12 +463,26 @@ def act(
     return networks.bounded(learned.actor(observation), learned.bound) + memory, memory
 
 
-def learned_policy(state: State) -> deterministic.Policy | categorical.Policy:
-    """The actor, without noise."""
-    learned = state.learner.learned
+def as_policy(config: Learner, learned: Networks) -> policies.Policy:
+    """The actor as it was trained: a softmax, or a mean with its noise around it."""
     if learned.discrete:
         return categorical.Policy(logits=learned.actor)
-    return deterministic.Policy(mean=learned.actor, bound=learned.bound)
+    noise = jnp.log(jnp.full(learned.actor.biases[-1].shape[-1:], config.action_noise))
+    return gaussian.Policy(mean=learned.actor, log_std=noise, bound=learned.bound)
+
+
+samples_its_policy = False
+"""Episodes are played with exploration noise, and so say nothing certain of the learned policy."""
+
+
+def learned_policy(state: State) -> deterministic.Policy | categorical.Policy | policies.Normalised:
+    """The actor, without noise, for raw observations."""
+    learned = state.learner.learned
+    if learned.discrete:
+        network = categorical.Policy(logits=learned.actor)
+    else:
+        network = deterministic.Policy(mean=learned.actor, bound=learned.bound)
+    return network if state.statistics is None else policies.Normalised(network=network, statistics=state.statistics)
 
 
 def step(
@@ -490,10 +495,13 @@ def step(
     """One epoch: store what the noisy actor did, then as many iterations as it made steps (lines 10 to 16)."""
     buffer = replay.insert(state.buffer, flatten(batch))
     iterations = jnp.asarray(max(1, round(config.updates * problem.batch)))
-    learner = learn(config.learner, problem, state.learner, buffer, iterations)
+    statistics, _ = on_policy.observe(state.statistics, batch)
+    moved = [on_policy.rebase(each, state.statistics, statistics) for each in (state.learner.learned, state.learner.target)]
+    learner = eqx.tree_at(lambda s: (s.learned, s.target), state.learner, tuple(moved))
+    learner = learn(config.learner, problem, learner, buffer, iterations, statistics=statistics)
     metrics = on_policy.measure(problem, batch) | {
-        "multiplier": steady(problem)[1] * learner.multiplier.value,
+        "multiplier": learner.multiplier.value,
         "multiplier_mean": learner.multiplier_mean,
         "critic_cost": learner.critic_cost,
     }
-    return State(learner=learner, buffer=buffer), metrics
+    return State(learner=learner, buffer=buffer, statistics=statistics), metrics

@@ -3,7 +3,9 @@
     θ_{k+1}   from a likelihood-ratio step on  L(π, λ^(k)) = R(π) - Σ_i λ_i^(k) (C_i(π) - d_i)
     λ_i^(k+1) = [λ_i^(k) + β (C_i(π_k) - d_i)]⁺
 
-C_i(π_k) comes from the batch that π_k has just sampled, and from no other. With a safety dial that is not in the middle
+C_i(π_k) comes from the batch that π_k has just sampled, and from no other. That is the paper's dual step, in the
+problem's own units (`--preset paper`); by default the multipliers are steered by PID with gains that have no unit
+(`core.dual`). With a safety dial that is not in the middle
 (`core.dial`) the dual step sees d_k for d.
 """
 
@@ -19,7 +21,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from apdo.algorithms import on_policy, primal_steps
 from apdo.core import critics, dial, dual, policies
 from apdo.core.advantage import standardise
-from apdo.core.data import Transition, flatten
+from apdo.core.data import Transition
+from apdo.core.statistics import Statistics
+from apdo.errors import InvalidInput
 from apdo.options import OURS, PAPER, PUBLISHED, one_of, option
 from apdo.problem import Problem
 
@@ -32,7 +36,7 @@ learned_policy = on_policy.learned_policy
 class Config(dial.Config):
     """Settings of PDO."""
 
-    primal: primal_steps.Config = option(primal_steps.Trpo(), "the policy step", PAPER, choices=primal_steps.CHOICES)
+    primal: primal_steps.Config = option(primal_steps.Ppo(), "the policy step", OURS, choices=primal_steps.CHOICES)
     policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation, reward", PAPER, within=(0.0, 1.0))
@@ -44,10 +48,16 @@ class Config(dial.Config):
         OURS,
         choices=one_of("separate", "combined"),
     )
+    rule: dual.Config = option(dual.Pid(), "what moves the multipliers", OURS, choices=dual.CHOICES)
     dual_step: float = option(
-        0.1, "β, the step of dual ascent; 0 holds the multipliers fixed", PAPER, within=(0.0, inf)
+        0.1, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf)
     )
-    rule: dual.Config = option(dual.Ascent(), "what moves the multipliers", PAPER, choices=dual.CHOICES)
+    units: str = option(
+        "relative",
+        "what gains are counted in: pure numbers, which suit every problem, or the problem's own units, as in the paper",
+        OURS,
+        choices=one_of("relative", "own"),
+    )
     initial_multiplier: float = option(0.0, "λ^(0), the same for every constraint", PUBLISHED, within=(0.0, inf))
 
 
@@ -58,20 +68,26 @@ class State(eqx.Module):
     optimiser: optax.OptState
     critic: critics.Critic
     multiplier: dual.Multiplier
+    units: dual.Relative
     dial: dial.Dial | None
+    statistics: Statistics | None
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
+    if config.values == "combined" and config.units == "relative":
+        raise InvalidInput("values combined has no advantages of the costs to count gains in; it needs units own.")
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     signals = 1 + problem.constraints if config.values == "separate" else 1
     return State(
         policy=policy,
         optimiser=primal_steps.init(config.primal, policy),
-        critic=critics.init(config.critic, critic_key, problem.observation_size, signals),
+        critic=on_policy.fresh_critic(config.critic, problem, critic_key, signals),
         multiplier=dual.start(config.rule, jnp.full((problem.constraints,), config.initial_multiplier)),
+        units=dual.Relative.start(problem.constraints),
         dial=dial.start(config, problem.constraints),
+        statistics=on_policy.fresh_statistics(problem),
     )
 
 
@@ -80,20 +96,40 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: primal step with λ^(k), then the dual step from C(π_k)."""
     primal_key, critic_key = random.split(key)
-    found = estimates(config, problem, state.critic, state.multiplier.value, batch)
+    statistics, seen = on_policy.observe(state.statistics, batch)
+    policy, critic = (on_policy.rebase(part, state.statistics, statistics) for part in (state.policy, state.critic))
+    found = estimates(config, problem, critic, state.multiplier.value, seen)
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: found.advantage.shape[-1]]
-    advantage = standardise(found.advantage @ weight)
-    samples = on_policy.samples(batch, advantage)
-    policy, optimiser, metrics = primal_steps.improve(config.primal, state.policy, state.optimiser, samples, primal_key)
-    targets = found.target.reshape(samples.advantage.shape[0], -1)
-    fitted, error = critics.fit(config.critic, state.critic, critic_key, flatten(batch).observation, targets)
-    cost = on_policy.summary(problem, batch).constrained_cost
-    turned, limit = dial.enforce(config, state.dial, cost, problem.limit)
-    multiplier = dual.update(config.rule, state.multiplier, cost, limit, config.dual_step)
-    metrics |= on_policy.measure(problem, batch) | dial.measure(turned, limit)
+    samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
+    policy, optimiser, metrics = primal_steps.improve(config.primal, policy, state.optimiser, samples, primal_key)
+    critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
+    measured = on_policy.measure(problem, batch)
+    turned, limit = dial.enforce(config, state.dial, measured["cost"], problem.limit)
+    multiplier, units = steer(config, state, found.advantage, measured["cost"], limit)
+    metrics |= measured | dial.measure(turned, limit)
     metrics |= {"multiplier": state.multiplier.value, "value_error": error}
-    return State(policy=policy, optimiser=optimiser, critic=fitted, multiplier=multiplier, dial=turned), metrics
+    after = State(
+        policy=policy,
+        optimiser=optimiser,
+        critic=critic,
+        multiplier=multiplier,
+        units=units,
+        dial=turned,
+        statistics=statistics,
+    )
+    return after, metrics
+
+
+def steer(
+    config: Config, state: State, advantage: Float[Array, "T N K"], cost: Float[Array, " M"], limit: Float[Array, " M"]
+) -> tuple[dual.Multiplier, dual.Relative]:
+    """The dual step, in the units that the gains are counted in."""
+    if config.units == "own":
+        return dual.update(config.rule, state.multiplier, cost - limit, config.dual_step), state.units
+    units = state.units.observe(advantage, cost)
+    excess = units.excess(cost, limit)
+    return dual.update(config.rule, state.multiplier, excess, config.dual_step, units.price()), units
 
 
 def estimates(
@@ -102,6 +138,4 @@ def estimates(
     """Advantages and value targets: of each signal or, with a combined value function, of r - Σ λ_i c_i."""
     if config.values == "separate":
         return on_policy.estimate(problem, critic, batch, config.trace, config.cost_trace)
-    signal = batch.reward - batch.cost @ multiplier
-    discount, trace = jnp.asarray([problem.discount]), jnp.asarray([config.trace])
-    return critics.estimate(critic, batch, signal[..., None], discount, trace, truncates=problem.truncates)
+    return on_policy.estimate_one(problem, critic, batch, batch.reward - batch.cost @ multiplier, config.trace)

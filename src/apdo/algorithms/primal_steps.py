@@ -1,7 +1,7 @@
 """On-policy likelihood-ratio steps: π_{k+1} from samples of π_k and their advantages (paper, Algorithm 1, line 5).
 
-Each maximises the surrogate  E[π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, and differs in what "near" means:
-TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step, or a
+Each maximises the surrogate  E[w · π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, with w what the step counts in the sums
+that are optimised (`objective.step_weights`), and differs in what "near" means: TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step, or a
 shorter one, unchecked; the plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and
 takes many.
 """
@@ -59,18 +59,27 @@ class Ppo:
     passes: int = option(10, "passes over the batch", "the PPO paper", above=0)
     minibatches: int = option(25, "gradient steps in one pass", OURS, above=0)
     gradient_norm: float = option(0.5, "longer gradients are scaled down to this norm", OURS, above=0.0)
+    most_kl: float = option(
+        0.03, "passes end once the policy has moved so far, in KL divergence; 0: never", OURS, within=(0.0, inf)
+    )
 
 
 Config = Trpo | NaturalGradient | LikelihoodRatio | Ppo
 CHOICES = {"trpo": Trpo, "natural": NaturalGradient, "reinforce": LikelihoodRatio, "ppo": Ppo}
 
 
+_ENTROPY_STRIDE = 16
+"""Every so many observations the policy's entropy is measured."""
+
+
 class Samples(eqx.Module):
-    """B on-policy samples and the advantage of each action."""
+    """B on-policy samples, the advantage of each action, and what it counts."""
 
     observation: Float[Array, "B O"]
     action: Float[Array, "B A"]
     advantage: Float[Array, " B"]
+    weight: Float[Array, " B"]
+    """1 on average."""
 
 
 class Surrogate(eqx.Module):
@@ -91,6 +100,10 @@ class Surrogate(eqx.Module):
         """π(a|s)/π_k(a|s) at each sample."""
         log_prob = jax.vmap(lambda o, a: policy(o).log_prob(a))(self.samples.observation, self.samples.action)
         return jnp.exp(log_prob - self.old_log_prob)
+
+    def gain(self, policy: Policy) -> Float[Array, ""]:
+        """The mean of w · (π(a|s)/π_k(a|s) - 1) · A."""
+        return jnp.mean(self.samples.weight * (self.ratio(policy) - 1.0) * self.samples.advantage)
 
     def kl(self, policy: Policy) -> Float[Array, ""]:
         """Mean KL(π_k ‖ π) over the samples."""
@@ -123,9 +136,9 @@ def improve(
     new = unravel(parameters)
     metrics = {
         "kl": surrogate.kl(new),
-        "surrogate_gain": jnp.mean((surrogate.ratio(new) - 1.0) * samples.advantage),
+        "surrogate_gain": surrogate.gain(new),
         "step_accepted": accepted.astype(jnp.float32),
-        "entropy": jnp.mean(jax.vmap(lambda o: new(o).entropy())(samples.observation[:1])),
+        "entropy": jnp.mean(jax.vmap(lambda o: new(o).entropy())(samples.observation[::_ENTROPY_STRIDE])),
     }
     return new, optimiser, metrics
 
@@ -140,7 +153,7 @@ def fisher(config: trust_region.Curvature, policy: Policy, observation: Float[Ar
 
 def natural_step(config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy) -> Float[Array, " P"]:
     """H⁻¹g, times the rate or to the edge of the trust region, whichever is nearer."""
-    gradient = jax.grad(lambda p: jnp.mean(surrogate.ratio(p) * surrogate.samples.advantage))(policy)
+    gradient = jax.grad(surrogate.gain)(policy)
     product = fisher(config, policy, surrogate.samples.observation)
     direction = trust_region.conjugate_gradient(product, ravel_pytree(gradient)[0], config.iterations)
     return trust_region.full_step(product, direction, config.radius, config.rate or inf)
@@ -150,12 +163,10 @@ def _trust_region_step(
     config: Trpo, surrogate: Surrogate, policy: Policy
 ) -> tuple[Float[Array, " P"], Bool[Array, ""]]:
     parameters, unravel = ravel_pytree(policy)
-    before = jnp.mean(surrogate.samples.advantage)
 
     def acceptable(theta: Float[Array, " P"]) -> Bool[Array, ""]:
         candidate = unravel(theta)
-        gain = jnp.mean(surrogate.ratio(candidate) * surrogate.samples.advantage) - before
-        return (gain > 0.0) & (surrogate.kl(candidate) <= config.radius)
+        return (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= config.radius)
 
     step = natural_step(config, surrogate, policy)
     found = trust_region.backtrack(acceptable, parameters, step, config.shrink, config.trials)
@@ -166,7 +177,7 @@ def _likelihood_ratio_step(
     config: LikelihoodRatio, surrogate: Surrogate, policy: Policy, state: optax.OptState
 ) -> tuple[Float[Array, " P"], optax.OptState]:
     parameters, _ = ravel_pytree(policy)
-    gradient = jax.grad(lambda p: -jnp.mean(surrogate.ratio(p) * surrogate.samples.advantage))(policy)
+    gradient = jax.grad(lambda p: -surrogate.gain(p))(policy)
     return descent.step(optax.adam(config.rate), parameters, ravel_pytree(gradient)[0], state)
 
 
@@ -178,18 +189,26 @@ def _clipped_steps(
     assert optimiser is not None
 
     def loss(theta: Float[Array, " P"], part: Surrogate) -> Float[Array, ""]:
-        ratio = part.ratio(unravel(theta))
+        ratio, advantage = part.ratio(unravel(theta)), part.samples.advantage
         clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
-        return -jnp.mean(jnp.minimum(ratio * part.samples.advantage, clipped * part.samples.advantage))
+        return -jnp.mean(part.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
 
     def descend(carry: tuple[Array, optax.OptState], part: Surrogate) -> tuple[tuple[Array, optax.OptState], None]:
         theta, state = carry
         gradient = jax.grad(loss)(theta, part)
         return descent.step(optimiser, theta, gradient, state), None
 
-    size = max(1, surrogate.samples.advantage.shape[0] // config.minibatches)
+    def near(carry: tuple[Array, optax.OptState]) -> Bool[Array, ""]:
+        return surrogate.kl(unravel(carry[0])) <= config.most_kl
+
     (parameters, state), _ = minibatch.sweep(
-        descend, (parameters, state), surrogate, key, size=size, passes=config.passes
+        descend,
+        (parameters, state),
+        surrogate,
+        key,
+        size=max(1, surrogate.samples.advantage.shape[0] // config.minibatches),
+        passes=config.passes,
+        going=near if config.most_kl else None,
     )
     return parameters, state
 

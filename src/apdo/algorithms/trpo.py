@@ -6,7 +6,6 @@ The reference that shows what a task pays when nothing is forbidden; costs are m
 import dataclasses
 
 import equinox as eqx
-import jax.numpy as jnp
 import optax
 from jax import random
 from jaxtyping import Array, PRNGKeyArray
@@ -14,7 +13,8 @@ from jaxtyping import Array, PRNGKeyArray
 from apdo.algorithms import on_policy, primal_steps
 from apdo.core import critics, policies
 from apdo.core.advantage import standardise
-from apdo.core.data import Transition, flatten
+from apdo.core.data import Transition
+from apdo.core.statistics import Statistics
 from apdo.options import PAPER, option
 from apdo.problem import Problem
 
@@ -39,6 +39,7 @@ class State(eqx.Module):
     policy: policies.Policy
     optimiser: optax.OptState
     critic: critics.Critic
+    statistics: Statistics | None
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
@@ -48,7 +49,8 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     return State(
         policy=policy,
         optimiser=primal_steps.init(config.primal, policy),
-        critic=critics.init(config.critic, critic_key, problem.observation_size, signals=1),
+        critic=on_policy.fresh_critic(config.critic, problem, critic_key, signals=1),
+        statistics=on_policy.fresh_statistics(problem),
     )
 
 
@@ -57,12 +59,11 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: advantages, policy step, value fit."""
     primal_key, critic_key = random.split(key)
-    discount, trace = jnp.asarray([problem.discount]), jnp.asarray([config.trace])
-    reward = batch.reward[..., None]
-    estimates = critics.estimate(state.critic, batch, reward, discount, trace, truncates=problem.truncates)
-    samples = on_policy.samples(batch, standardise(estimates.advantage[..., 0]))
-    policy, optimiser, metrics = primal_steps.improve(config.primal, state.policy, state.optimiser, samples, primal_key)
-    targets = estimates.target.reshape(-1, 1)
-    fitted, error = critics.fit(config.critic, state.critic, critic_key, flatten(batch).observation, targets)
+    statistics, seen = on_policy.observe(state.statistics, batch)
+    policy, critic = (on_policy.rebase(part, state.statistics, statistics) for part in (state.policy, state.critic))
+    estimates = on_policy.estimate_one(problem, critic, seen, batch.reward, config.trace)
+    samples = on_policy.samples(problem, seen, standardise(estimates.advantage[..., 0]))
+    policy, optimiser, metrics = primal_steps.improve(config.primal, policy, state.optimiser, samples, primal_key)
+    critic, error = on_policy.fit(config.critic, critic, critic_key, seen, estimates)
     metrics |= on_policy.measure(problem, batch) | {"value_error": error[0]}
-    return State(policy=policy, optimiser=optimiser, critic=fitted), metrics
+    return State(policy=policy, optimiser=optimiser, critic=critic, statistics=statistics), metrics

@@ -1,4 +1,10 @@
-"""Value functions V_k(s) of K signals (the reward, the costs) as one stack of networks."""
+"""Value functions V_k(s) of K signals (the reward, the costs) as one stack of networks.
+
+The networks predict targets in units of the targets themselves: V = mean + scale · output, with mean and scale of each
+signal taken from the latest batch. When those change, the last layer is changed so that every value stays what it was
+(van Hasselt et al. 2016). So a value function is fitted alike whatever its signal is counted in, and a level that all
+targets share need not be learned. Where what is left of an episode depends on the time, the networks see that too.
+"""
 
 import dataclasses
 
@@ -6,12 +12,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from apdo.core import descent, minibatch, networks
 from apdo.core.advantage import gae
 from apdo.core.data import Transition
 from apdo.options import OURS, PAPER, option
+
+_CONSTANT = 1e-5
+"""Targets that differ by less than this share of their size are constant, up to rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,22 +34,44 @@ class Config:
 
 
 class Critic(eqx.Module):
-    """K value networks and their optimiser."""
+    """K value networks, the units of their outputs, and their optimiser."""
 
     networks: networks.MLP
+    mean: Float[Array, " K"]
+    scale: Float[Array, " K"]
+    """0 until a signal's targets have varied: its value is then the mean."""
     optimiser: optax.OptState
+    horizon: int | None = eqx.field(static=True)
+    """The episode's length, where the networks see the time."""
 
 
-def init(config: Config, key: PRNGKeyArray, observation_size: int, signals: int) -> Critic:
-    """Fresh value functions for K signals."""
-    values = networks.stack(key, signals, observation_size, config.hidden)
-    return Critic(networks=values, optimiser=descent.init(optax.adam(config.rate), values))
+def init(
+    config: Config, key: PRNGKeyArray, observation_size: int, signals: int, horizon: int | None = None
+) -> Critic:
+    """Fresh value functions for K signals: 0 everywhere."""
+    values = networks.stack(key, signals, observation_size + (horizon is not None), config.hidden)
+    return Critic(
+        networks=values,
+        mean=jnp.zeros(signals),
+        scale=jnp.zeros(signals),
+        optimiser=descent.init(optax.adam(config.rate), values),
+        horizon=horizon,
+    )
 
 
-def values(critic: Critic, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch K"]:
-    """V_k at each observation."""
+def inputs(critic: Critic, observation: Float[Array, "*batch O"], step: Int[Array, "*batch"]) -> Float[Array, "B I"]:
+    """What the networks see, one row for each sample."""
     flat = observation.reshape(-1, observation.shape[-1])
-    return networks.apply_stack(critic.networks, flat)[..., 0].T.reshape(*observation.shape[:-1], -1)
+    if critic.horizon is None:
+        return flat
+    return jnp.concatenate([flat, (step.reshape(-1, 1) / critic.horizon).astype(flat.dtype)], axis=-1)
+
+
+def values(critic: Critic, observation: Float[Array, "*batch O"], step: Int[Array, "*batch"]) -> Float[Array, "*batch K"]:
+    """V_k at each observation, at that step of an episode."""
+    output = networks.apply_stack(critic.networks, inputs(critic, observation, step))[..., 0].T
+    found = critic.mean[None] + critic.scale[None] * output
+    return found.reshape(*observation.shape[:-1], -1)
 
 
 class Estimates(eqx.Module):
@@ -56,29 +87,36 @@ def estimate(
     signal: Float[Array, "T N K"],
     discount: Float[Array, " K"],
     trace: Float[Array, " K"],
-    *,
-    truncates: bool,
+    final: Bool[Array, "T N"],
 ) -> Estimates:
     """Advantages by GAE with the values as they stand before the fit; targets are value plus advantage.
 
-    Where no episode is ever truncated, the next value within the batch is the value one step on.
+    `final` says after which steps nothing counts any more. Where that is so of all that end an episode, the next value
+    within the batch is the value one step on, which saves half of the work.
     """
-    value = values(critic, batch.observation)
-    if truncates:
-        next_value = values(critic, batch.next_observation)
+    value = values(critic, batch.observation, batch.step)
+    if critic.horizon is None:
+        next_value = values(critic, batch.next_observation, batch.step + 1)
     else:
-        next_value = jnp.concatenate([value[1:], values(critic, batch.next_observation[-1:])])
-    advantage = gae(signal, value, next_value, batch.terminated, batch.ended, discount, trace)
+        last = values(critic, batch.next_observation[-1:], batch.step[-1:] + 1)
+        next_value = jnp.concatenate([value[1:], last])
+    advantage = gae(signal, value, next_value, final, batch.ended, discount, trace)
     return Estimates(advantage=advantage, target=value + advantage)
 
 
 def fit(
-    config: Config, critic: Critic, key: PRNGKeyArray, observation: Float[Array, "B O"], target: Float[Array, "B K"]
+    config: Config, critic: Critic, key: PRNGKeyArray, observed: Float[Array, "B I"], target: Float[Array, "B K"]
 ) -> tuple[Critic, Float[Array, " K"]]:
-    """The critic after least squares by Adam on minibatches, and the last pass's mean squared error by signal."""
-    optimiser = optax.adam(config.rate)
+    """The critic after least squares by Adam on minibatches, and the last pass's mean squared error by signal.
 
-    def loss(values: networks.MLP, o: Float[Array, "b O"], y: Float[Array, "b K"]) -> tuple[Array, Array]:
+    `observed` is what `inputs` gives. The error is a share of the targets' variance.
+    """
+    optimiser = optax.adam(config.rate)
+    critic = _in_units_of(critic, target)
+    divisor = jnp.where(critic.scale > 0.0, critic.scale, 1.0)
+    wanted = (target - critic.mean[None]) / divisor[None]
+
+    def loss(values: networks.MLP, o: Float[Array, "b I"], y: Float[Array, "b K"]) -> tuple[Array, Array]:
         error = jnp.mean(jnp.square(networks.apply_stack(values, o)[..., 0] - y.T), axis=-1)
         return jnp.sum(error), error
 
@@ -92,9 +130,27 @@ def fit(
     (fitted, state), error = minibatch.sweep(
         descend,
         (critic.networks, critic.optimiser),
-        (observation, target),
+        (observed, wanted),
         key,
-        size=max(1, observation.shape[0] // config.minibatches),
+        size=max(1, observed.shape[0] // config.minibatches),
         passes=config.passes,
     )
-    return Critic(networks=fitted, optimiser=state), error
+    return dataclasses.replace(critic, networks=fitted, optimiser=state), error
+
+
+def _in_units_of(critic: Critic, target: Float[Array, "B K"]) -> Critic:
+    """The same value functions, with outputs in units of these targets; a signal that does not vary keeps its own."""
+    mean, deviation = jnp.mean(target, axis=0), jnp.std(target, axis=0)
+    varies = deviation > _CONSTANT * jnp.max(jnp.abs(target), axis=0)
+    new_mean, new_scale = jnp.where(varies, mean, critic.mean), jnp.where(varies, deviation, critic.scale)
+    # Values that have no unit yet are those of a network that nobody has fitted: they need not be kept.
+    kept = varies & (critic.scale > 0.0)
+    divisor = jnp.where(kept, new_scale, 1.0)
+    ratio = jnp.where(kept, critic.scale / divisor, 1.0)
+    shift = jnp.where(kept, (critic.mean - new_mean) / divisor, 0.0)
+    last = critic.networks
+    weights = (*last.weights[:-1], last.weights[-1] * ratio[:, None, None])
+    biases = (*last.biases[:-1], last.biases[-1] * ratio[:, None] + shift[:, None])
+    return dataclasses.replace(
+        critic, networks=networks.MLP(weights=weights, biases=biases), mean=new_mean, scale=new_scale
+    )

@@ -1,11 +1,21 @@
 """Rules for the Lagrange multipliers λ ≥ 0: what becomes of them when π_k has cost C.
 
-All are projected ascent on the dual function, whose gradient is C(π) - d, and differ in what they add:
+All are projected ascent on the dual function, whose gradient is C(π) - d, and differ in what they add. With e the
+excess and u the unit in which a multiplier moves,
 
-    ascent   λ ← [λ + β_k (C - d)]⁺,  β_k = β / (k + 1)^decay          (paper, Algorithm 1, line 6)
-    PID      I ← [I + β (C - d)]⁺,    λ = [I + K_P (C - d) + K_D [C - C_before]⁺]⁺      (Stooke et al. 2020)
-             where a reach is set, K_P (C - d) goes no further: a firm hand near the limit, a light one far off
-    Adam     λ ← [λ + Adam(β; C - d)]⁺
+    ascent   λ ← [λ + β_k u e]⁺,  β_k = β / (k + 1)^decay              (paper, Algorithm 1, line 6)
+    PID      I ← [I + β u e]⁺,    λ = [I + K_P u e + K_D u [e - e_before]⁺]⁺            (Stooke et al. 2020)
+             where a reach is set, K_P e goes no further: a firm hand near the limit, a light one far off
+    Adam     λ ← [λ + u Adam(β; e)]⁺
+
+**Units.** In the paper e = C - d and u = 1, so that a gain that suits one problem suits no other. By default gains are
+pure numbers (`Relative`):
+
+    e_i = (C_i - d_i) / max(|d_i|, |C_i|, C_i's largest so far / 10),  within ±1
+    u_i = σ(A_R) / σ(A_Ci)
+
+u_i is the multiplier at which reward and cost pull a policy equally hard: σ(A) is the deviation of the advantages, of
+all batches so far. After a jump to an estimate of λ* the estimate itself is the unit.
 
 Policy and multipliers together swing like a spring: plain ascent has nothing that takes energy out of it. The
 proportional term does. An upper bound, where one is set, holds for the integral too, so that it never winds up beyond
@@ -38,8 +48,8 @@ class Ascent:
 class Pid:
     """Integral, proportional and derivative control of the cost."""
 
-    proportional: float = option(0.1, "K_P, multiplier per unit of cost above its limit", STOOKE, within=(0.0, inf))
-    derivative: float = option(0.0, "K_D, multiplier per unit by which the cost rose", STOOKE, within=(0.0, inf))
+    proportional: float = option(0.5, "K_P, multiplier per unit of excess", STOOKE, within=(0.0, inf))
+    derivative: float = option(0.0, "K_D, multiplier per unit by which the excess rose", STOOKE, within=(0.0, inf))
     reach: float = option(0.0, "most that the proportional term adds or takes; 0: any", OURS, within=(0.0, inf))
     most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
@@ -62,8 +72,8 @@ class Multiplier(eqx.Module):
     """λ."""
     integral: Float[Array, " M"]
     """λ without the passing terms; the same but for PID."""
-    cost: Float[Array, " M"]
-    """C of the policy before."""
+    excess: Float[Array, " M"]
+    """e of the policy before."""
     updates: Int[Array, ""]
     """k."""
     moments: optax.OptState
@@ -75,7 +85,7 @@ def start(config: Config, value: Float[Array, " M"]) -> Multiplier:
     return Multiplier(
         value=value,
         integral=value,
-        cost=jnp.zeros_like(value),
+        excess=jnp.zeros_like(value),
         updates=jnp.asarray(0),
         moments=moments,
     )
@@ -84,12 +94,11 @@ def start(config: Config, value: Float[Array, " M"]) -> Multiplier:
 def update(
     config: Config,
     multiplier: Multiplier,
-    cost: Float[Array, " M"],
-    limit: Float[Array, " M"],
+    excess: Float[Array, " M"],
     step: float | Float[Array, ""],
+    unit: float | Float[Array, " M"] = 1.0,
 ) -> Multiplier:
-    """The multipliers after C(π_k) = cost."""
-    excess = cost - limit
+    """The multipliers after π_k's excess over the limits."""
     moments = multiplier.moments
     match config:
         case Ascent():
@@ -98,17 +107,16 @@ def update(
         case Pid():
             move = step * excess
         case Adam():
-            target, moments = descent.step(optax.adam(step), multiplier.integral, -excess, moments)
-            move = target - multiplier.integral
-    integral = _project(config, multiplier.integral + move)
+            move, moments = descent.step(optax.adam(step), jnp.zeros_like(excess), -excess, moments)
+    integral = _project(config, multiplier.integral + unit * move, unit)
     value = integral
     if isinstance(config, Pid):
-        # Before the first update there is no earlier cost, and no rise.
-        rise = jnp.where(multiplier.updates > 0, jnp.maximum(cost - multiplier.cost, 0.0), 0.0)
+        # Before the first update there is no earlier excess, and no rise.
+        rise = jnp.where(multiplier.updates > 0, jnp.maximum(excess - multiplier.excess, 0.0), 0.0)
         reach = config.reach or inf
         proportional = jnp.clip(config.proportional * excess, -reach, reach)
-        value = _project(config, integral + proportional + config.derivative * rise)
-    return Multiplier(value=value, integral=integral, cost=cost, updates=multiplier.updates + 1, moments=moments)
+        value = _project(config, integral + unit * (proportional + config.derivative * rise), unit)
+    return Multiplier(value=value, integral=integral, excess=excess, updates=multiplier.updates + 1, moments=moments)
 
 
 def jump(multiplier: Multiplier, value: Float[Array, " M"]) -> Multiplier:
@@ -116,5 +124,57 @@ def jump(multiplier: Multiplier, value: Float[Array, " M"]) -> Multiplier:
     return eqx.tree_at(lambda m: (m.value, m.integral), multiplier, (value, value))
 
 
-def _project(config: Config, value: Float[Array, " M"]) -> Float[Array, " M"]:
-    return jnp.clip(value, 0.0, config.most or inf)
+def _project(config: Config, value: Float[Array, " M"], unit: float | Float[Array, " M"]) -> Float[Array, " M"]:
+    return jnp.clip(value, 0.0, config.most * unit if config.most else inf)
+
+
+class Relative(eqx.Module):
+    """What makes gains pure numbers: the units of excesses and multipliers, from what has been seen."""
+
+    reward_variance: Float[Array, ""]
+    cost_variance: Float[Array, " M"]
+    """Of the advantages, averaged over the batches so far."""
+    largest: Float[Array, " M"]
+    """The largest C so far, in size."""
+    batches: Int[Array, ""]
+    jumped: Float[Array, " M"]
+    """The estimate of λ* that was jumped to; 0 before."""
+
+    @staticmethod
+    def start(constraints: int) -> "Relative":
+        """Before the first batch."""
+        nothing = jnp.zeros(constraints)
+        return Relative(jnp.zeros(()), nothing, nothing, jnp.asarray(0), nothing)
+
+    def observe(self, advantage: Float[Array, "*batch K"], cost: Float[Array, " M"]) -> "Relative":
+        """After a batch with these advantages (the reward's first), whose policy has this cost."""
+        variance = jnp.var(advantage.reshape(-1, advantage.shape[-1]), axis=0)
+        share = jnp.maximum(1.0 / (self.batches + 1), _MEMORY)
+        return Relative(
+            reward_variance=self.reward_variance + share * (variance[0] - self.reward_variance),
+            cost_variance=self.cost_variance + share * (variance[1:] - self.cost_variance),
+            largest=jnp.maximum(self.largest, jnp.abs(cost)),
+            batches=self.batches + 1,
+            jumped=self.jumped,
+        )
+
+    def price(self) -> Float[Array, " M"]:
+        """u: what a multiplier moves in. A cost whose advantages never varied cannot be priced; its unit is 0."""
+        varied = self.cost_variance > 0.0
+        # Where no reward has been seen any price will do.
+        reward = jnp.where(self.reward_variance > 0.0, self.reward_variance, 1.0)
+        natural = jnp.where(varied, jnp.sqrt(reward / jnp.where(varied, self.cost_variance, 1.0)), 0.0)
+        return jnp.where(self.jumped > 0.0, self.jumped, natural)
+
+    def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
+        """e: how far a cost is above its limit, within ±1."""
+        size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), self.largest / 10.0)
+        return jnp.where(size > 0.0, (cost - limit) / jnp.where(size > 0.0, size, 1.0), 0.0)
+
+    def jump(self, estimate: Float[Array, " M"]) -> "Relative":
+        """After a jump to this estimate of λ*."""
+        return eqx.tree_at(lambda r: r.jumped, self, estimate)
+
+
+_MEMORY = 0.1
+"""The least that a batch counts among all before."""

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 Carry = TypeVar("Carry")
 Data = TypeVar("Data")
@@ -20,8 +20,11 @@ def sweep(
     *,
     size: int,
     passes: int,
+    going: Callable[[Carry], Bool[Array, ""]] | None = None,
 ) -> tuple[Carry, Report]:
     """`descend` on each minibatch of `size` rows, `passes` times over; the reports are averaged over the last pass.
+
+    With `going`, the passes after one that it says no to change nothing.
 
     The rows are shuffled once, and rotated by a random amount before each pass so that its minibatches are new ones: a
     sort is dear, and so is a scattered read. A batch that `size` does not divide leaves some rows out of each pass.
@@ -40,5 +43,26 @@ def sweep(
         return jax.lax.scan(descend, carry, jax.tree.map(minibatches, shuffled))
 
     shifts = jax.random.randint(rotate_key, (passes,), 0, samples)
+    if going is not None:
+        return _while_going(one_pass, carry, shifts, going)
     carry, reports = jax.lax.scan(one_pass, carry, shifts)
     return carry, jax.tree.map(lambda report: jnp.mean(report[-1], axis=0), reports)
+
+
+def _while_going(
+    one_pass: Callable[[Carry, Int[Array, ""]], tuple[Carry, Report]],
+    carry: Carry,
+    shifts: Int[Array, " P"],
+    going: Callable[[Carry], Bool[Array, ""]],
+) -> tuple[Carry, Report]:
+    carry, reports = one_pass(carry, shifts[0])
+
+    def more(loop: tuple[Int[Array, ""], Carry, Report]) -> Bool[Array, ""]:
+        return (loop[0] < shifts.shape[0]) & going(loop[1])
+
+    def again(loop: tuple[Int[Array, ""], Carry, Report]) -> tuple[Int[Array, ""], Carry, Report]:
+        number, carry, _ = loop
+        return number + 1, *one_pass(carry, shifts[number])
+
+    _, carry, reports = jax.lax.while_loop(more, again, (jnp.asarray(1), carry, reports))
+    return carry, jax.tree.map(lambda report: jnp.mean(report, axis=0), reports)

@@ -42,6 +42,15 @@ def mlp(key: PRNGKeyArray, inputs: int, hidden: Sequence[int], outputs: int, out
     return MLP(weights=tuple(weights), biases=tuple(biases))
 
 
+def rebase(network: MLP, scale: Float[Array, " O"], shift: Float[Array, " O"]) -> MLP:
+    """The same function of other inputs: what was x is now scale · x + shift, in the first O of them."""
+    first = network.weights[0]
+    seen = first[..., : scale.shape[0], :]
+    weight = first.at[..., : scale.shape[0], :].set(scale[:, None] * seen)
+    bias = network.biases[0] + jnp.einsum("o,...oh->...h", shift, seen)
+    return MLP(weights=(weight, *network.weights[1:]), biases=(bias, *network.biases[1:]))
+
+
 def stack(key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int], outputs: int = 1) -> MLP:
     """`count` independent networks in one set of arrays, their index in front."""
     return jax.vmap(lambda k: mlp(k, inputs, hidden, outputs))(jax.random.split(key, count))

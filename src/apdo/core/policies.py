@@ -7,10 +7,13 @@ import dataclasses
 from math import inf
 from typing import TypeAlias
 
+import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from apdo.core import categorical, gaussian, networks
+from apdo.core.statistics import CLIP, Statistics
 from apdo.options import OURS, PAPER, PUBLISHED, option
 
 Policy: TypeAlias = gaussian.Policy | categorical.Policy
@@ -37,3 +40,24 @@ def init(config: Config, key: PRNGKeyArray, observation_size: int, action_size: 
     if discrete:
         return categorical.Policy(logits=network)
     return gaussian.Policy(mean=network, log_std=jnp.full((action_size,), config.log_std), bound=config.bound)
+
+
+class Normalised(eqx.Module):
+    """A policy network behind the normalisation of its observations."""
+
+    network: PyTree
+    statistics: Statistics
+
+    def __call__(self, observation: Float[Array, " O"]) -> PyTree:
+        """The action distribution at one raw observation."""
+        return self.network(self.statistics.normalise(observation))
+
+    def around(self) -> dict[str, np.ndarray]:
+        """What is done before the network, under the names that an exported policy has for it."""
+        if float(self.statistics.count) == 0:
+            return {}
+        return {
+            "observation_mean": np.asarray(self.statistics.mean),
+            "observation_std": np.asarray(self.statistics.scale()),
+            "observation_clip": np.asarray(CLIP, dtype=np.float32),
+        }

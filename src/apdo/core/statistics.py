@@ -47,6 +47,15 @@ class Statistics(eqx.Module):
         constant = self.variance <= _CONSTANT * jnp.square(self.mean) + jnp.finfo(self.variance.dtype).tiny
         return jnp.where(constant, 1.0, jnp.sqrt(jnp.where(constant, 1.0, self.variance)))
 
+    def seen_from(self, other: "Statistics") -> tuple[Float[Array, " O"], Float[Array, " O"]]:
+        """(scale, shift): what these statistics make of an observation is scale · (what the other make of it) + shift.
+
+        Up to the clip; as long as these are of nothing, what they make of an observation is itself.
+        """
+        some = self.count > 0
+        mean, scale = jnp.where(some, self.mean, 0.0), jnp.where(some, self.scale(), 1.0)
+        return other.scale() / scale, (other.mean - mean) / scale
+
     def normalise(self, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch O"]:
         """Zero mean and unit variance, clipped; the identity while there are no samples."""
         lead = (1,) * (observation.ndim - 1)

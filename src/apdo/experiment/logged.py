@@ -16,14 +16,12 @@ from apdo.core import replay
 from apdo.datasets import Dataset
 from apdo.errors import InvalidInput
 from apdo.experiment import checkpoint, evaluation
-from apdo.experiment.settings import Experiment
 
 
 def of_run(folder: str | Path, seed: int | None = None) -> Dataset:
     """What the newest whole checkpoint of a run has in its buffer; of the run's first seed unless another is named.
 
-    Rewards and costs are in the task's own units. Observations are as the algorithm saw them: normalised, where the
-    run normalises.
+    Everything is as the task gave it: raw observations, rewards and costs in the task's own units.
     """
     folder = Path(folder)
     experiment, training, like = evaluation.restore(folder, without_environment=True)
@@ -35,7 +33,7 @@ def of_run(folder: str | Path, seed: int | None = None) -> Dataset:
     buffer = _buffer(_newest_whole(folder, like))
     assert buffer is not None  # it has the structure of `like`
     try:
-        return _dataset(jax.tree.map(lambda leaf: leaf[which], buffer), experiment, training)
+        return _dataset(jax.tree.map(lambda leaf: leaf[which], buffer), training)
     except InvalidInput as error:
         raise InvalidInput(f"the buffer of {folder}: {error}") from error
 
@@ -56,8 +54,8 @@ def _buffer(state: loop.State) -> replay.Replay | None:
     return next((leaf for leaf in leaves if isinstance(leaf, replay.Replay)), None)
 
 
-def _dataset(buffer: replay.Replay, experiment: Experiment, training: loop.Training) -> Dataset:
-    problem, settings = training.problem, experiment.settings
+def _dataset(buffer: replay.Replay, training: loop.Training) -> Dataset:
+    problem = training.problem
     inserted = int(buffer.inserted)
     if inserted == 0:
         raise InvalidInput("it is empty; train for an epoch first.")
@@ -76,8 +74,8 @@ def _dataset(buffer: replay.Replay, experiment: Experiment, training: loop.Train
     return Dataset.of(
         observation=rows.observation[whole],
         action=np.argmax(rows.action[whole], axis=1) if problem.discrete_actions else rows.action[whole],
-        reward=rows.reward[whole] / np.float32(settings.reward_scale),
-        cost=rows.cost[whole] / np.float32(settings.cost_scale),
+        reward=rows.reward[whole],
+        cost=rows.cost[whole],
         next_observation=rows.next_observation[whole],
         terminated=rows.terminated[whole],
         truncated=truncated[whole],

@@ -75,21 +75,14 @@ def training_of(experiment: Experiment) -> loop.Training:
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:
-    """The algorithm, behind normalisation and scaling where the settings ask for them."""
+    """The algorithm, before the mapping of its actions where the environment has one."""
     plain = cast(Algorithm, algorithms.find(experiment.algorithm))
-    settings, task = experiment.settings, experiment.environment_config
+    task = experiment.environment_config
     meaning = getattr(task, "action_meaning", None)
-    if meaning is None and not settings.normalise and settings.reward_scale == settings.cost_scale == 1.0:
+    if meaning is None:
         return plain
-    own = None if meaning is None or task.discrete_actions else meaning
-    wrapped = scaled.Scaled(
-        plain,
-        normalise=settings.normalise,
-        reward_scale=settings.reward_scale,
-        cost_scale=settings.cost_scale,
-        meaning=None if own is None else scaled.ActionMeaning(*(jnp.asarray(part, dtype=jnp.float32) for part in own)),
-    )
-    return cast(Algorithm, wrapped)
+    own = None if task.discrete_actions else scaled.ActionMeaning(*(jnp.asarray(part, jnp.float32) for part in meaning))
+    return cast(Algorithm, scaled.Scaled(plain, own))
 
 
 def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False) -> Result:
@@ -445,9 +438,8 @@ class _Runner:
             if done < total and (self.stop.asked or self._time_to_save()):
                 self._save_learner(state, learner, done)
         self.progress.end_phase()
-        state, found = self.adjuster.finish(state, learner)
-        if remark := self.adjuster.remark(found):
-            self.progress.message(remark)
+        supported = jnp.ones(len(self.seeds), dtype=bool)
+        state, found = self.adjuster.finish(state, learner, supported)
         adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
         return state, {name: np.asarray(value) for name, value in adjusted.items()}
 

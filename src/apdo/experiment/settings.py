@@ -44,8 +44,6 @@ class Settings:
     normalise: bool = option(
         False, "normalise observations by their running mean and variance (Gymnasium environments: true)", OURS
     )
-    reward_scale: float = option(1.0, "factor on the reward that the algorithm sees", OURS, above=0.0)
-    cost_scale: float = option(1.0, "factor on the costs and limits that the algorithm sees", OURS, above=0.0)
     keep: int = option(3, "checkpoints kept, the newest ones", OURS, within=(1, 10**9))
 
 
@@ -140,6 +138,7 @@ class Experiment:
             horizon=task.horizon,
             truncates=not task.horizon_terminates,
             discrete_actions=task.discrete_actions,
+            normalise=settings.normalise,
         )
 
     def shape(self) -> tuple[int, int]:

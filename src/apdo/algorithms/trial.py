@@ -1,0 +1,152 @@
+"""An off-policy actor on trial: one epoch of its own decides whether it becomes the policy.
+
+The actor plays the epoch with the noise that it was trained under. It is taken if
+
+    R - λ C - λ' [C - d]⁺        with λ = λ^OFF, and λ' twice as much
+
+is higher in its epoch than in the last epoch of the policy before, and if that epoch does not show it beyond the limits:
+its cost is within 5 % of them and two standard errors, or nearer to them than before. Then the on-policy stage goes on
+from it, else from the policy and the multipliers before. Either way the epoch's samples count, and nothing else is
+learned from them but the value functions of an actor that is taken.
+"""
+
+import dataclasses
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from apdo import objective
+from apdo.algorithms import on_policy, pdo, primal_steps
+from apdo.core import critics, dual, policies
+from apdo.core.data import Transition
+from apdo.problem import Problem
+
+T = TypeVar("T")
+
+SLACK = 0.05
+"""By which share of a limit an actor on trial may exceed it."""
+ERRORS = 2.0
+"""By how many standard errors of its own epoch's mean, on top of that."""
+DEAR = 2.0
+"""What cost beyond a limit counts besides its price, in prices."""
+REFITS = 10
+"""Fits of the value functions, one after the other, to an actor that is taken."""
+
+
+class Trial(eqx.Module):
+    """What is needed to tell whether an actor is better than the policy before it, and to go back."""
+
+    on: Bool[Array, ""]
+    """Whether this epoch is played by the actor."""
+    before: policies.Policy
+    multiplier: dual.Multiplier
+    units: dual.Relative
+    """Where to go back to."""
+    objective: Float[Array, ""]
+    cost: Float[Array, " M"]
+    """R and C of the latest policy that was no trial."""
+
+    @staticmethod
+    def none(state: pdo.State, problem: Problem) -> "Trial":
+        """Before the first one."""
+        return Trial(
+            on=jnp.asarray(False),
+            before=state.policy,
+            multiplier=state.multiplier,
+            units=state.units,
+            objective=jnp.zeros(()),
+            cost=jnp.zeros(problem.constraints),
+        )
+
+    def begin(self, state: pdo.State) -> "Trial":
+        """A trial in the next epoch, of an actor that takes the place of this state's policy."""
+        return dataclasses.replace(
+            self, on=jnp.ones_like(self.on), before=state.policy, multiplier=state.multiplier, units=state.units
+        )
+
+    def verdict(
+        self,
+        config: pdo.Config,
+        problem: Problem,
+        state: pdo.State,
+        after: pdo.State,
+        batch: Transition,
+        key: PRNGKeyArray,
+        *,
+        strict: Bool[Array, ""] | bool,
+    ) -> tuple[pdo.State, "Trial", Bool[Array, ""]]:
+        """Where PDO goes on, the trial after this epoch, and whether an actor was taken.
+
+        `state` has played the epoch and `after` is what PDO made of it. Unless `strict`, an actor may break the limits.
+        """
+        seen = objective.measure(problem, batch)
+        price = state.multiplier.value
+        better = self._worth(problem, price, seen.objective, seen.cost) > self._worth(
+            problem, price, self.objective, self.cost
+        )
+        taken = self.on & better & (self._keeps(problem, seen) | ~jnp.asarray(strict))
+
+        def judged() -> pdo.State:
+            policy = on_policy.rebase(state.policy, state.statistics, after.statistics)
+            before = on_policy.rebase(self.before, state.statistics, after.statistics)
+            critic = on_policy.rebase(state.critic, state.statistics, after.statistics)
+            refitted = _refit(config, problem, critic, price, on_policy.normalised(after.statistics, batch), key)
+            chosen = _choose(
+                taken,
+                (policy, refitted, state.multiplier, state.units),
+                (before, critic, self.multiplier, self.units),
+            )
+            return eqx.tree_at(
+                lambda s: (s.policy, s.critic, s.multiplier, s.units, s.optimiser),
+                after,
+                (*chosen, primal_steps.init(config.primal, policy)),
+            )
+
+        onward = jax.lax.cond(self.on, judged, lambda: after)
+        remember = ~self.on | taken
+        trial = dataclasses.replace(
+            self,
+            on=jnp.zeros_like(self.on),
+            before=onward.policy,
+            objective=jnp.where(remember, seen.objective, self.objective),
+            cost=jnp.where(remember, seen.cost, self.cost),
+        )
+        return onward, trial, taken
+
+    @staticmethod
+    def _worth(
+        problem: Problem, price: Float[Array, " M"], earned: Float[Array, ""], cost: Float[Array, " M"]
+    ) -> Float[Array, ""]:
+        return earned - jnp.vdot(price, cost + DEAR * jnp.maximum(cost - problem.limit, 0.0))
+
+    def _keeps(self, problem: Problem, seen: objective.Measurement) -> Bool[Array, ""]:
+        """Whether costs are within the limits, by what an epoch can tell, or nearer to them than before."""
+        # A limit may be 0; what is to be taken off a cost says what counts then.
+        slack = SLACK * jnp.maximum(jnp.abs(problem.limit), 0.2 * jnp.abs(self.cost - problem.limit))
+        within = seen.cost <= problem.limit + slack + ERRORS * seen.cost_error
+        return jnp.all(within | (seen.cost <= self.cost))
+
+
+def _refit(
+    config: pdo.Config,
+    problem: Problem,
+    critic: critics.Critic,
+    price: Float[Array, " M"],
+    batch: Transition,
+    key: PRNGKeyArray,
+) -> critics.Critic:
+    """The value functions of the policy that drew the batch."""
+
+    def once(critic: critics.Critic, key: PRNGKeyArray) -> tuple[critics.Critic, None]:
+        found = pdo.estimates(config, problem, critic, price, batch)
+        return on_policy.fit(config.critic, critic, key, batch, found)[0], None
+
+    return jax.lax.scan(once, critic, random.split(key, REFITS))[0]
+
+
+def _choose(first: Bool[Array, ""], one: T, other: T) -> T:
+    return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)
