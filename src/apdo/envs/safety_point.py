@@ -50,9 +50,10 @@ AGENT_KEEPOUT, GOAL_KEEPOUT, HAZARD_KEEPOUT, VASE_KEEPOUT = 0.4, 0.305, 0.18, 0.
 """Two things are placed no nearer to each other than the sum of theirs, and to the edge than their own."""
 CIRCLE_RADIUS = 1.5
 WALL = 1.125
-PLACE_TRIES = 100
-"""Draws for one thing, before the layout is begun anew."""
+PLACE_TRIES = 32
+"""Draws for one thing, before the layout is begun anew; the original allows 100, and at least one in three fits."""
 GOAL_TRIES = 10_000
+"""Draws for a goal, before the episode ends; at least one in twenty fits."""
 _DRAWS = 16
 
 Objects = Float[Array, "objects 2"]
@@ -343,21 +344,21 @@ def _first(drawn: Float[Array, "draws 2"], fits: Bool[Array, " draws"]) -> Float
 def _layout(key: PRNGKeyArray, extent: float, keepouts: tuple[float, ...]) -> Objects:
     """Places drawn one after the other, each until it is clear of those before it; begun anew where one finds none."""
     count = len(keepouts)
+    own = jnp.asarray(keepouts)
 
-    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
-        return ~carry[1]
+    def place(placed: Objects, turn: tuple[Array, Array, Array]) -> tuple[Objects, Bool[Array, ""]]:
+        i, keepout, drawn = turn
+        drawn = drawn * (extent - keepout)
+        fits = _clear(drawn, placed, own + keepout)
+        return jnp.where(jnp.arange(count)[:, None] == i, _first(drawn, fits), placed), jnp.any(fits)
 
-    def attempt(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def attempt(carry: tuple[Array, Array, Objects]) -> tuple[Array, Array, Objects]:
         tried, _, _ = carry
-        drawn = jax.random.uniform(jax.random.fold_in(key, tried), (count, PLACE_TRIES, 2), minval=-1.0)
-        complete = jnp.asarray(True)
-        placed = jnp.zeros((0, 2))
-        for i, keepout in enumerate(keepouts):
-            candidates = drawn[i] * (extent - keepout)
-            fits = _clear(candidates, placed, jnp.asarray(keepouts[:i]) + keepout)
-            complete &= jnp.any(fits)
-            placed = jnp.concatenate([placed, _first(candidates, fits)[None]])
-        return tried + 1, complete, placed
+        # Sixteen draws where eleven are needed: XLA compiles draws in powers of two several times faster.
+        drawn = jax.random.uniform(jax.random.fold_in(key, tried), (16, PLACE_TRIES, 2), minval=-1.0)[:count]
+        nowhere = jnp.full((count, 2), jnp.inf)
+        placed, found = jax.lax.scan(place, nowhere, (jnp.arange(count), own, drawn))
+        return tried + 1, jnp.all(found), placed
 
     start = (jnp.asarray(0), jnp.asarray(False), jnp.zeros((count, 2)))
-    return jax.lax.while_loop(unfinished, attempt, start)[2]
+    return jax.lax.while_loop(lambda carry: ~carry[1], attempt, start)[2]
