@@ -1,0 +1,364 @@
+"""Safety-Gymnasium's point tasks, in JAX: go to goals past hazards, or run in a circle between walls.
+
+The robot (`point.xml`) is a rigid body in the plane, whose centre of mass lies c ahead of its origin. With θ its
+heading, ω its spin, v its velocity in its own axes (x ahead) and a the acceleration of its origin in the same axes,
+
+    m a_x             = F - d v_x + m c ω²       F = 0.3 clip(u_0, ±0.05)
+    m a_y + m c α     = -d v_y
+    m c a_y + J α     = T - e ω                  T = 0.3 clip(u_1 - 0.3 ω, ±0.05)
+
+Nothing else acts on it: MuJoCo finds the sphere at distance 0 of the floor, which is no contact yet. A step holds the
+action for ten steps of 2 ms of MuJoCo's Euler rule, semi-implicit and with the damping taken at the end of the step.
+
+Constants are those of the compiled model (Safety-Gymnasium 1.0.0, MuJoCo 2.3.3); tests/data has its episodes.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from apdo.envs.environment import Outcome
+
+TIMESTEP = 0.002
+SUBSTEPS = 10
+SPHERE = 4.0 / 3.0 * math.pi * 0.1**3
+BOX = 0.1**3
+"""Masses of the two parts, both of density 1: a sphere of radius 0.1, and a cube of side 0.1 that is 0.1 ahead."""
+MASS = SPHERE + BOX
+AHEAD = 0.1 * BOX / MASS
+"""c, from the origin to the centre of mass."""
+INERTIA = 0.4 * SPHERE * 0.1**2 + BOX * (0.1**2 / 6.0 + 0.1**2)
+"""J, about the origin."""
+DRAG = 0.01
+SPIN_DRAG = 0.005
+GEAR = 0.3
+MOST_FORCE = 0.05
+GRAVITY = 9.81
+MAGNETIC = -0.5
+"""The magnetic field, along y."""
+BINS = 16
+GOAL_SIZE = 0.3
+HAZARD_SIZE = 0.2
+VASE_SIZE = 0.1
+HAZARDS = 8
+AGENT_KEEPOUT, GOAL_KEEPOUT, HAZARD_KEEPOUT, VASE_KEEPOUT = 0.4, 0.305, 0.18, 0.15
+"""Two things are placed no nearer to each other than the sum of theirs, and to the edge than their own."""
+CIRCLE_RADIUS = 1.5
+WALL = 1.125
+PLACE_TRIES = 32
+"""Draws for one thing, before the layout is begun anew; the original allows 100, and at least one in three fits."""
+GOAL_TRIES = 10_000
+"""Draws for a goal, before the episode ends; at least one in twenty fits."""
+_DRAWS = 16
+
+Objects = Float[Array, "objects 2"]
+
+
+class Robot(eqx.Module):
+    """The point robot, and the action that it is still under."""
+
+    position: Float[Array, "2"]
+    """Of the body's origin."""
+    heading: Float[Array, ""]
+    velocity: Float[Array, "2"]
+    """Of the origin, in the world's axes."""
+    spin: Float[Array, ""]
+    action: Float[Array, "2"]
+    """The accelerometer feels it."""
+
+
+def rest(position: Float[Array, "2"], heading: Float[Array, ""]) -> Robot:
+    """A robot that stands still and is not driven."""
+    zero = jnp.zeros(2)
+    return Robot(position=position, heading=heading, velocity=zero, spin=jnp.asarray(0.0), action=zero)
+
+
+def drive(robot: Robot, action: Float[Array, "2"]) -> Robot:
+    """The robot after a step under an action."""
+    action = jnp.clip(action, -1.0, 1.0)
+    robot = eqx.tree_at(lambda r: r.action, robot, action)
+    for _ in range(SUBSTEPS):
+        robot = _substep(robot)
+    return robot
+
+
+def _substep(robot: Robot) -> Robot:
+    ahead, aside, turn = _acceleration(robot, TIMESTEP)
+    c, s = jnp.cos(robot.heading), jnp.sin(robot.heading)
+    velocity = robot.velocity + TIMESTEP * jnp.stack([c * ahead - s * aside, s * ahead + c * aside])
+    spin = robot.spin + TIMESTEP * turn
+    return Robot(
+        position=robot.position + TIMESTEP * velocity,
+        heading=robot.heading + TIMESTEP * spin,
+        velocity=velocity,
+        spin=spin,
+        action=robot.action,
+    )
+
+
+def _acceleration(robot: Robot, implicit: float) -> tuple[Array, Array, Array]:
+    """Of the origin ahead and aside, and of the heading; the damping is taken `implicit` seconds later."""
+    ahead, aside = _turned(robot.velocity, robot.heading)
+    force = GEAR * jnp.clip(robot.action[0], -MOST_FORCE, MOST_FORCE)
+    torque = GEAR * jnp.clip(robot.action[1] - GEAR * robot.spin, -MOST_FORCE, MOST_FORCE)
+    mass, coupling, inertia = MASS + implicit * DRAG, MASS * AHEAD, INERTIA + implicit * SPIN_DRAG
+    thrust = force - DRAG * ahead + coupling * jnp.square(robot.spin)
+    drag = -DRAG * aside
+    twist = torque - SPIN_DRAG * robot.spin
+    determinant = mass * inertia - coupling**2
+    return (
+        thrust / mass,
+        (inertia / determinant) * drag - (coupling / determinant) * twist,
+        (mass / determinant) * twist - (coupling / determinant) * drag,
+    )
+
+
+def _turned(vector: Float[Array, "2"], heading: Float[Array, ""]) -> tuple[Array, Array]:
+    """A vector of the world in the robot's axes."""
+    c, s = jnp.cos(heading), jnp.sin(heading)
+    return c * vector[0] + s * vector[1], c * vector[1] - s * vector[0]
+
+
+def sense(robot: Robot) -> Float[Array, "12"]:
+    """Accelerometer, velocimeter, gyro and magnetometer, three numbers each, in the robot's axes."""
+    accelerated = _acceleration(robot, 0.0)
+    moving = _turned(robot.velocity, robot.heading)
+    north = _turned(jnp.asarray([0.0, MAGNETIC]), robot.heading)
+    zero = jnp.asarray(0.0)
+    readings = (*accelerated[:2], GRAVITY + zero, *moving, zero, zero, zero, robot.spin, *north, zero)
+    return jnp.stack(readings)
+
+
+def lidar(robot: Robot, objects: Objects, reach: float) -> Float[Array, " bins"]:
+    """Nearness of the nearest object in each bin around the robot: 1 at the origin, 0 from `reach` on.
+
+    An object shows fully in its own bin, and in the two next to it the more, the nearer to them it lies.
+    """
+    offset = objects - robot.position
+    distance = jnp.sqrt(jnp.sum(jnp.square(offset), axis=-1))
+    angle = jnp.arctan2(offset[:, 1], offset[:, 0]) - robot.heading
+    away = angle[:, None] * (BINS / (2.0 * math.pi)) - (jnp.arange(BINS) + 0.5)
+    away = away - BINS * jnp.round(away / BINS)
+    share = jnp.clip(1.5 - jnp.abs(away), 0.0, 1.0)
+    nearness = jnp.maximum(0.0, 1.0 - distance / reach)
+    return jnp.max(share * nearness[:, None], axis=0)
+
+
+class GoalState(eqx.Module):
+    """Where everything is."""
+
+    robot: Robot
+    goal: Float[Array, "2"]
+    hazards: Float[Array, "hazards 2"]
+    vase: Float[Array, "vases 2"]
+    vase_heading: Float[Array, " vases"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PointGoal:
+    """Go to one goal after the other; a subclass says what is in the way."""
+
+    extent: ClassVar[float]
+    hazards: ClassVar[int]
+    vases: ClassVar[int]
+    observation_size: ClassVar[int]
+
+    action_size = 2
+    discrete_actions = False
+    cost_names = ("hazards",)
+    limits = (25.0,)
+    discount = 0.99
+    horizon = 1000
+    horizon_terminates = False
+    reach: ClassVar[float] = 3.0
+    defaults: ClassVar[dict[str, Any]] = {"batch": 20_000, "constrain": "total", "normalise": True}
+    """Settings of a run that suit such tasks: the limit speaks of the total of an episode."""
+
+    def reset(self, key: PRNGKeyArray) -> GoalState:
+        """Everything placed clear of everything else, the robot at rest; then a goal as after any other goal."""
+        layout_key, goal_key, angle_key = jax.random.split(key, 3)
+        places = _layout(layout_key, self.extent, self._keepouts())
+        angles = jax.random.uniform(angle_key, (1 + self.vases,), maxval=2.0 * math.pi)
+        robot = rest(places[0], angles[0])
+        hazards, vase = places[2 : 2 + self.hazards], places[2 + self.hazards :]
+        state = GoalState(robot=robot, goal=places[1], hazards=hazards, vase=vase, vase_heading=angles[1:])
+        goal, _ = self.next_goal(state, goal_key)
+        return eqx.tree_at(lambda s: s.goal, state, goal)
+
+    def _keepouts(self) -> tuple[float, ...]:
+        return (AGENT_KEEPOUT, GOAL_KEEPOUT, *[HAZARD_KEEPOUT] * self.hazards, *[VASE_KEEPOUT] * self.vases)
+
+    def next_goal(
+        self, state: GoalState, key: PRNGKeyArray, wanted: Bool[Array, ""] | bool = True
+    ) -> tuple[Float[Array, "2"], Bool[Array, ""]]:
+        """A goal clear of where everything is now, and whether there is one; where none is wanted, the old one."""
+        others = jnp.concatenate([state.robot.position[None], state.hazards, state.vase])
+        agent, _, *rest_of_them = self._keepouts()
+        apart = jnp.asarray([agent, *rest_of_them]) + GOAL_KEEPOUT
+        half = self.extent - GOAL_KEEPOUT
+
+        def missing(carry: tuple[Array, Array, Array]) -> Array:
+            tried, found, _ = carry
+            return ~found & (tried < GOAL_TRIES // _DRAWS)
+
+        def draw(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            tried, _, goal = carry
+            drawn = jax.random.uniform(jax.random.fold_in(key, tried), (_DRAWS, 2), minval=-half, maxval=half)
+            fits = _clear(drawn, others, apart)
+            return tried + 1, jnp.any(fits), jnp.where(jnp.any(fits), _first(drawn, fits), goal)
+
+        _, found, goal = jax.lax.while_loop(missing, draw, (jnp.asarray(0), ~jnp.asarray(wanted), state.goal))
+        return goal, found
+
+    def step(self, state: GoalState, action: Float[Array, "2"], key: PRNGKeyArray) -> Outcome:
+        """Drive; a goal that is reached counts, and the next one is drawn. An episode ends where there is none."""
+        before = _distance(state.robot.position, state.goal)
+        robot = drive(state.robot, action)
+        now = _distance(robot.position, state.goal)
+        reached = now <= GOAL_SIZE
+        inside = jnp.any(_distance(robot.position, state.hazards) < HAZARD_SIZE)
+        moved = eqx.tree_at(lambda s: s.robot, state, robot)
+        goal, found = self.next_goal(moved, key, reached)
+        onward = eqx.tree_at(lambda s: s.goal, moved, goal)
+        return Outcome(
+            state=onward,
+            observation=self.observe(onward),
+            reward=before - now + reached,
+            cost=inside.astype(jnp.float32)[None],
+            terminated=~found,
+        )
+
+    def observe(self, state: GoalState) -> Float[Array, " O"]:
+        """The robot's sensors; then a lidar for the goal, one for the hazards and one for the vase."""
+        kinds = (state.goal[None], state.hazards, state.vase)
+        seen = [lidar(state.robot, objects, self.reach) for objects in kinds if len(objects)]
+        return jnp.concatenate([sense(state.robot), *seen])
+
+
+@dataclasses.dataclass(frozen=True)
+class PointGoal0(PointGoal):
+    """Nothing is in the way, and nothing costs."""
+
+    extent = 1.0
+    hazards = 0
+    vases = 0
+    observation_size = 12 + BINS
+
+
+@dataclasses.dataclass(frozen=True)
+class PointGoal1(PointGoal):
+    """Eight hazards, which cost while the robot's origin is inside one, and a vase that costs nothing."""
+
+    extent = 1.5
+    hazards = HAZARDS
+    vases = 1
+    observation_size = 12 + 3 * BINS
+
+
+@dataclasses.dataclass(frozen=True)
+class PointCircle:
+    """Run along a circle around the origin; a subclass says how many walls there are, which cost beyond them."""
+
+    walls: ClassVar[int]
+
+    observation_size = 12 + BINS
+    action_size = 2
+    discrete_actions = False
+    cost_names = ("outside",)
+    limits = (25.0,)
+    discount = 0.99
+    horizon = 500
+    horizon_terminates = False
+    reach: ClassVar[float] = 6.0
+    placed: ClassVar[float] = 0.8
+    defaults: ClassVar[dict[str, Any]] = PointGoal.defaults
+
+    def reset(self, key: PRNGKeyArray) -> Robot:
+        """The robot at rest somewhere around the middle."""
+        place_key, angle_key = jax.random.split(key)
+        place = jax.random.uniform(place_key, (2,), minval=-self.placed, maxval=self.placed)
+        return rest(place, jax.random.uniform(angle_key, (), maxval=2.0 * math.pi))
+
+    def step(self, state: Robot, action: Float[Array, "2"], key: PRNGKeyArray) -> Outcome:  # noqa: ARG002
+        """Drive; the speed around the origin counts, the more, the nearer to the circle it is had."""
+        robot = drive(state, action)
+        (x, y), (u, v) = robot.position, robot.velocity
+        radius = jnp.maximum(jnp.sqrt(x**2 + y**2), 1e-9)
+        reward = 0.1 * ((v * x - u * y) / radius) / (1.0 + jnp.abs(radius - CIRCLE_RADIUS))
+        outside = jnp.abs(robot.position[: self.walls // 2]) > WALL
+        return Outcome(
+            state=robot,
+            observation=self.observe(robot),
+            reward=reward,
+            cost=jnp.any(outside).astype(jnp.float32)[None],
+            terminated=jnp.asarray(False),
+        )
+
+    def observe(self, state: Robot) -> Float[Array, " O"]:
+        """The robot's sensors, and a lidar for the circle's middle."""
+        return jnp.concatenate([sense(state), lidar(state, jnp.zeros((1, 2)), self.reach)])
+
+
+@dataclasses.dataclass(frozen=True)
+class PointCircle0(PointCircle):
+    """No walls, and no cost."""
+
+    walls = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PointCircle1(PointCircle):
+    """Walls at x = ±1.125."""
+
+    walls = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class PointCircle2(PointCircle):
+    """Walls at x = ±1.125 and at y = ±1.125."""
+
+    walls = 4
+
+
+def _distance(one: Float[Array, "2"], other: Float[Array, "*n 2"]) -> Float[Array, "*n"]:
+    return jnp.sqrt(jnp.sum(jnp.square(one - other), axis=-1))
+
+
+def _clear(drawn: Float[Array, "draws 2"], others: Objects, apart: Float[Array, " objects"]) -> Bool[Array, " draws"]:
+    """Which draws keep clear of all others."""
+    distance = jnp.sqrt(jnp.sum(jnp.square(drawn[:, None] - others[None]), axis=-1))
+    return jnp.all(distance >= apart[None], axis=-1)
+
+
+def _first(drawn: Float[Array, "draws 2"], fits: Bool[Array, " draws"]) -> Float[Array, "2"]:
+    """The first draw that fits; without a gather, which is slow under vmap."""
+    chosen = fits & (jnp.cumsum(fits) == 1)
+    return jnp.sum(jnp.where(chosen[:, None], drawn, 0.0), axis=0)
+
+
+def _layout(key: PRNGKeyArray, extent: float, keepouts: tuple[float, ...]) -> Objects:
+    """Places drawn one after the other, each until it is clear of those before it; begun anew where one finds none."""
+    count = len(keepouts)
+    own = jnp.asarray(keepouts)
+
+    def place(placed: Objects, turn: tuple[Array, Array, Array]) -> tuple[Objects, Bool[Array, ""]]:
+        i, keepout, drawn = turn
+        drawn = drawn * (extent - keepout)
+        fits = _clear(drawn, placed, own + keepout)
+        return jnp.where(jnp.arange(count)[:, None] == i, _first(drawn, fits), placed), jnp.any(fits)
+
+    def attempt(carry: tuple[Array, Array, Objects]) -> tuple[Array, Array, Objects]:
+        tried, _, _ = carry
+        # Sixteen draws where eleven are needed: XLA compiles draws in powers of two several times faster.
+        drawn = jax.random.uniform(jax.random.fold_in(key, tried), (16, PLACE_TRIES, 2), minval=-1.0)[:count]
+        nowhere = jnp.full((count, 2), jnp.inf)
+        placed, found = jax.lax.scan(place, nowhere, (jnp.arange(count), own, drawn))
+        return tried + 1, jnp.all(found), placed
+
+    start = (jnp.asarray(0), jnp.asarray(False), jnp.zeros((count, 2)))
+    return jax.lax.while_loop(lambda carry: ~carry[1], attempt, start)[2]
