@@ -177,8 +177,11 @@ class Dataset:
 
     def discounted(self) -> NDArray[np.float64]:
         """[N, 1 + M]: each episode's discounted reward and costs, as far as it was logged."""
+        return self.sums(np.asarray([self.discount] + [self.cost_discount] * self.constraints))
+
+    def sums(self, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[N, 1 + M]: Σ_t factor^t x_t of each episode's reward and costs, as far as it was logged."""
         signals = np.concatenate([self.reward[:, None], self.cost], axis=1).astype(np.float64)
-        factors = np.asarray([self.discount] + [self.cost_discount] * self.constraints)
         return np.add.reduceat(signals * factors[None] ** self.step[:, None], self.starts, axis=0)
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -167,8 +167,12 @@ class LearnerState(eqx.Module):
     """λ, in the learner's units."""
     multiplier_mean: Float[Array, " M"]
     """The mean of λ over the iterations so far that are averaged, in the problem's units: λ^OFF."""
+    multiplier_swing: Float[Array, " M"]
+    """The variance of λ, without its passing terms, over the same iterations, in the problem's units squared."""
+    integral_mean: Float[Array, " M"]
+    """And its mean."""
     critic_cost: Float[Array, " M"]
-    """What the cost critics say of the actor, averaged over the last block, in the problem's units."""
+    """What the cost critics say of the actor, averaged over the same iterations, in the problem's units."""
     cloning: Float[Array, ""]
     """w: the configured one, or a member's own in an ensemble."""
     iteration: Int[Array, ""]
@@ -207,6 +211,8 @@ def start(
         actor_optimiser=descent.init(optax.adam(config.actor_rate), learned.actor),
         multiplier=dual.start(config.rule, multiplier),
         multiplier_mean=jnp.zeros_like(multiplier),
+        multiplier_swing=jnp.zeros_like(multiplier),
+        integral_mean=jnp.zeros_like(multiplier),
         critic_cost=jnp.zeros_like(multiplier),
         cloning=jnp.asarray(config.cloning) if cloning is None else cloning,
         iteration=jnp.asarray(0),
@@ -238,19 +244,25 @@ def learn(
         draws = dataclasses.replace(draws, batch=units.seen(draws.batch))
         fall = 0.0 if total is None else (1.0 - config.last_rate) * jnp.minimum(state.iteration / total, 1.0)
 
-        def one(i: Int[Array, ""], carry: tuple[LearnerState, Array, Array]) -> tuple[LearnerState, Array, Array]:
-            state, multipliers, costs = carry
+        def one(i: Int[Array, ""], carry: tuple[LearnerState, Array]) -> tuple[LearnerState, Array]:
+            state, sums = carry
             now = jax.tree.map(lambda leaf: leaf[i], draws)
             state, cost = iterate(config, problem, state, now, units.limit, 1.0 - fall)
-            return state, multipliers + state.multiplier.value, costs + cost
+            return state, sums + jnp.stack([state.multiplier.value, state.multiplier.integral, cost])
 
         count = jnp.minimum(BLOCK, end - state.iteration)
-        nothing = jnp.zeros_like(state.multiplier_mean)
-        after, multipliers, costs = jax.lax.fori_loop(0, count, one, (state, nothing, nothing))
+        nothing = jnp.zeros((3, problem.constraints))
+        after, sums = jax.lax.fori_loop(0, count, one, (state, nothing))
+        # Of the iterations that are averaged; before there are any, of the newest block.
         share = count / jnp.maximum(after.iteration - unaveraged, count)
-        mean = state.multiplier_mean + share * (units.price * multipliers / count - state.multiplier_mean)
-        told = (mean, units.total * costs / count)
-        return eqx.tree_at(lambda s: (s.multiplier_mean, s.critic_cost), after, told)
+        value, integral, cost = sums / count * jnp.stack([units.price, units.price, units.total])
+        ahead = integral - state.integral_mean
+        swing = (1.0 - share) * (state.multiplier_swing + share * jnp.square(ahead))
+        means = (state.multiplier_mean, state.integral_mean, state.critic_cost)
+        told = [mean + share * (new - mean) for mean, new in zip(means, (value, integral, cost), strict=True)]
+        return eqx.tree_at(
+            lambda s: (s.multiplier_mean, s.integral_mean, s.critic_cost, s.multiplier_swing), after, (*told, swing)
+        )
 
     return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
 
@@ -389,6 +401,8 @@ def iterate(
         actor_optimiser=actor_optimiser,
         multiplier=dual.update(config.rule, state.multiplier, cost - limit, rate * config.dual_rate),
         multiplier_mean=state.multiplier_mean,
+        multiplier_swing=state.multiplier_swing,
+        integral_mean=state.integral_mean,
         critic_cost=state.critic_cost,
         cloning=state.cloning,
         iteration=state.iteration + 1,

@@ -50,7 +50,7 @@ class Config(dial.Config):
     )
     rule: dual.Config = option(dual.Pid(), "what moves the multipliers", OURS, choices=dual.CHOICES)
     dual_step: float = option(
-        0.1, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf)
+        0.2, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf)
     )
     units: str = option(
         "relative",
@@ -129,7 +129,8 @@ def steer(
         return dual.update(config.rule, state.multiplier, cost - limit, config.dual_step), state.units
     units = state.units.observe(advantage, cost)
     excess = units.excess(cost, limit)
-    return dual.update(config.rule, state.multiplier, excess, config.dual_step, units.price()), units
+    unit = units.unit(state.multiplier.integral)
+    return dual.update(config.rule, state.multiplier, excess, config.dual_step, unit), units
 
 
 def estimates(

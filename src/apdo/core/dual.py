@@ -12,10 +12,11 @@ excess and u the unit in which a multiplier moves,
 pure numbers (`Relative`):
 
     e_i = (C_i - d_i) / max(|d_i|, |C_i|, C_i's largest so far / 10),  within ±1
-    u_i = σ(A_R) / σ(A_Ci)
+    u_i = max(I_i, σ(A_R) / σ(A_Ci))
 
-u_i is the multiplier at which reward and cost pull a policy equally hard: σ(A) is the deviation of the advantages, of
-all batches so far. After a jump to an estimate of λ* the estimate itself is the unit.
+σ(A) is the deviation of the advantages, of all batches so far, so that their ratio is the multiplier at which reward and
+cost pull a policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. After a
+jump to an estimate of λ* the estimate stands in the place of the ratio.
 
 Policy and multipliers together swing like a spring: plain ascent has nothing that takes energy out of it. The
 proportional term does. An upper bound, where one is set, holds for the integral too, so that it never winds up beyond
@@ -48,7 +49,7 @@ class Ascent:
 class Pid:
     """Integral, proportional and derivative control of the cost."""
 
-    proportional: float = option(0.5, "K_P, multiplier per unit of excess", STOOKE, within=(0.0, inf))
+    proportional: float = option(1.0, "K_P, multiplier per unit of excess", STOOKE, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the excess rose", STOOKE, within=(0.0, inf))
     reach: float = option(0.0, "most that the proportional term adds or takes; 0: any", OURS, within=(0.0, inf))
     most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
@@ -158,8 +159,13 @@ class Relative(eqx.Module):
             jumped=self.jumped,
         )
 
+    def unit(self, integral: Float[Array, " M"]) -> Float[Array, " M"]:
+        """u: what a multiplier of this size moves in."""
+        price = self.price()
+        return jnp.where(price > 0.0, jnp.maximum(integral, price), 0.0)
+
     def price(self) -> Float[Array, " M"]:
-        """u: what a multiplier moves in. A cost whose advantages never varied cannot be priced; its unit is 0."""
+        """A multiplier of natural size. A cost whose advantages never varied cannot be priced; its price is 0."""
         varied = self.cost_variance > 0.0
         # Where no reward has been seen any price will do.
         reward = jnp.where(self.reward_variance > 0.0, self.reward_variance, 1.0)

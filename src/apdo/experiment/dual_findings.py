@@ -118,6 +118,9 @@ def reasons(
         yield f"there are only {about.episodes} episodes, fewer than the {fewest} that an answer needs"
     for i, name in enumerate(data.cost_names):
         limit, price = data.limits[i], float(multiplier[i])
+        if not np.any(data.cost[:, i]):
+            yield f"no logged step has any {name}, so that the data know nothing of its price"
+            continue
         small = negligible(about, limit, i)
         if high[i] > small and high[i] - low[i] > price:
             if math.isinf(high[i]):

@@ -6,7 +6,6 @@ buffer, a file, arrays. The learner's settings suit vectors of order one, so tha
 """
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,20 @@ from jax import random
 from numpy.typing import NDArray
 
 from apdo import datasets, options
-from apdo.algorithms import dual_diagnostics, dual_estimate, pd_ddpg
+from apdo.algorithms import dual_estimate, pd_ddpg
 from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.datasets import Dataset
 from apdo.errors import InvalidInput, NumericalFailure
-from apdo.experiment import logged
+from apdo.experiment import dual_checks, logged
 from apdo.experiment.compilation import keep_compiled_programs
-from apdo.experiment.dual_findings import BLOCKS, Diagnostics, MultiplierEstimate, reasons
+from apdo.experiment.dual_findings import MultiplierEstimate
 from apdo.experiment.progress import Progress
 from apdo.options import OURS, one_of, option
 from apdo.problem import Problem
 
 _LOOKS = 60
 """Points of the members' paths that are kept."""
-_JUDGED = 4000
-_NEIGHBOURLY = 1000
-"""Starts, and states, at which the actors are looked at; for choices, whose neighbours must be found, fewer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +159,8 @@ def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEs
     found = dual_estimate.estimate(members)
     multiplier, low, high = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
     progress.phase("checking the critics against the logged episodes", 0, 1)
-    about = _diagnose(config, problem, data, batch, units, members, looks, random.fold_in(key, 1))
+    checks = dual_checks.Checks(config.check_iterations, config.tolerance, config.fewest)
+    about = dual_checks.diagnose(checks, config, problem, data, batch, members, random.fold_in(key, 1))
     progress.end_phase()
     return MultiplierEstimate(
         multiplier=multiplier,
@@ -175,7 +172,7 @@ def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEs
         limits=data.limits,
         cost_names=data.cost_names,
         diagnostics=about,
-        unsupported=tuple(reasons(data, multiplier, low, high, about, config.tolerance, config.fewest)),
+        unsupported=tuple(dual_checks.against(checks, data, found, about)),
     )
 
 
@@ -185,7 +182,6 @@ class _Looks:
 
     iterations: NDArray[np.int64]
     multiplier: NDArray[np.float64]
-    cost: NDArray[np.float64]
 
 
 def _learn(
@@ -211,13 +207,12 @@ def _learn(
                 f"the multipliers are not finite after {done} iterations; try smaller learner.critic_rate and "
                 "learner.dual_rate, or --scaling auto and learner.units data."
             )
-        looks.append((done, np.asarray(members.multiplier.integral), np.asarray(members.critic_cost)))
+        looks.append((done, np.asarray(members.multiplier.integral)))
     progress.phase(*_phase(config, done, members))
     progress.end_phase()
     return members, _Looks(
         iterations=np.asarray([look[0] for look in looks]),
         multiplier=np.asarray([look[1] for look in looks], dtype=np.float64) * np.asarray(units.price),
-        cost=np.asarray([look[2] for look in looks], dtype=np.float64),
     )
 
 
@@ -225,88 +220,3 @@ def _phase(config: Config, done: int, members: pd_ddpg.LearnerState) -> tuple[st
     so_far = np.median(np.asarray(members.multiplier_mean), axis=0)
     shown = "so far " + ", ".join(f"{value:.3g}" for value in so_far) if done else ""
     return "training the multiplier off-policy", done, config.iterations, shown
-
-
-def _diagnose(
-    config: Config,
-    problem: Problem,
-    data: Dataset,
-    batch: Transition,
-    units: pd_ddpg.Units,
-    members: pd_ddpg.LearnerState,
-    looks: _Looks,
-    key: jax.Array,
-) -> Diagnostics:
-    critic_key, judge_key = random.split(key)
-    rng = np.random.default_rng(config.seed)
-    critic_says, logged_says, tail = _calibrate(config, problem, data, units.seen(batch), units, critic_key)
-    n = data.episodes
-    parts = [logged_says[part, 1:].mean(axis=0) for part in np.array_split(np.arange(n), min(BLOCKS, n))]
-    first = batch.observation[_draw(rng, data.starts, _JUDGED)]
-    table = np.asarray(dual_estimate.judgements(config.learner, problem, members, first, judge_key), np.float64)
-    judged = table[..., 1:] * np.asarray(units.total)
-    distance, outside = _coverage(data, batch, members, rng)
-    late = looks.iterations > config.iterations // 2
-    return Diagnostics(
-        samples=data.samples,
-        episodes=n,
-        logged=logged_says.mean(axis=0),
-        logged_error=logged_says.std(axis=0, ddof=1) / np.sqrt(n),
-        blocks=np.asarray(parts),
-        calibrated=critic_says.mean(axis=0),
-        calibration_error=(critic_says - logged_says).std(axis=0, ddof=1) / np.sqrt(n),
-        tail=tail,
-        actor_cost=looks.cost[late].mean(axis=0),
-        disagreement=judged.std(axis=1).mean(axis=0),
-        swing=np.median(looks.multiplier[late].std(axis=0), axis=0),
-        distance=distance,
-        outside=outside,
-    )
-
-
-def _calibrate(
-    config: Config, problem: Problem, data: Dataset, batch: Transition, units: pd_ddpg.Units, key: jax.Array
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """For each episode [N, K], what critics of the logged policy say at its start, and what came; the share beyond."""
-    last = np.zeros(data.samples, dtype=bool)
-    last[data.ends] = True
-    after = np.minimum(np.arange(data.samples) + 1, data.samples - 1)
-    steps = dual_diagnostics.Logged(
-        batch=batch,
-        next_action=batch.action[after],
-        known=jnp.asarray(np.flatnonzero(~last | data.terminated)),
-    )
-    fit: Callable[..., pd_ddpg.Networks] = jax.jit(
-        lambda steps, count, key: dual_diagnostics.behaviour_critic(config.learner, problem, steps, count, key)
-    )
-    critic = fit(steps, jnp.asarray(config.check_iterations), key)
-
-    size_of = np.concatenate([np.asarray(units.reward)[None], np.asarray(units.cost)])
-
-    def says(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        q = jax.jit(pd_ddpg.Networks.q)(critic, batch.observation[rows], batch.action[rows], batch.step[rows])
-        return np.asarray(q, np.float64).T * size_of
-
-    ends = data.ends
-    signals = np.concatenate([data.reward[ends, None], data.cost[ends]], axis=1)
-    factors = np.asarray([data.discount] + [data.cost_discount] * data.constraints)
-    beyond = factors ** data.step[ends, None] * (says(ends) - signals) * ~data.terminated[ends, None]
-    came = data.discounted() + beyond
-    size = np.abs(came).mean(axis=0)
-    return says(data.starts), came, np.abs(beyond).mean(axis=0) / np.where(size > 0.0, size, 1.0)
-
-
-def _coverage(
-    data: Dataset, batch: Transition, members: pd_ddpg.LearnerState, rng: np.random.Generator
-) -> tuple[float | None, float]:
-    rows = _draw(rng, np.arange(data.samples), _NEIGHBOURLY if data.choices else _JUDGED)
-    done = np.asarray(dual_diagnostics.actions(members, batch.observation[rows]))
-    if not data.choices:
-        everything = np.asarray(batch.action)
-        return dual_diagnostics.coverage_of_vectors(done, everything[rows], everything)
-    states = np.asarray(batch.observation)
-    return None, dual_diagnostics.coverage_of_choices(done, states[rows], states, data.action, rng)
-
-
-def _draw(rng: np.random.Generator, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    return rows if len(rows) <= most else rng.choice(rows, most, replace=False)

@@ -24,7 +24,7 @@ from apdo import algorithms, hosted, loop, options
 from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import checkpoint, memory, records, standing
+from apdo.experiment import adjusting, checkpoint, memory, records, standing
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
@@ -438,7 +438,11 @@ class _Runner:
             if done < total and (self.stop.asked or self._time_to_save()):
                 self._save_learner(state, learner, done)
         self.progress.end_phase()
-        supported = jnp.ones(len(self.seeds), dtype=bool)
+        doubts = adjusting.doubts(self.training, state, learner)
+        for seed, reasons in zip(self.seeds, doubts, strict=True):
+            if reasons:
+                self.progress.message(f"seed {seed}: no jump yet, since {reasons[0]}")
+        supported = jnp.asarray([not reasons for reasons in doubts])
         state, found = self.adjuster.finish(state, learner, supported)
         adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
         return state, {name: np.asarray(value) for name, value in adjusted.items()}

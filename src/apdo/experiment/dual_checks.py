@@ -1,0 +1,139 @@
+"""Whether an estimate of λ* deserves belief: what `apdo dual` checks, and what APDO checks before it jumps."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from numpy.typing import NDArray
+
+from apdo import objective
+from apdo.algorithms import dual_diagnostics, dual_estimate, pd_ddpg
+from apdo.core import replay
+from apdo.core.data import Transition
+from apdo.datasets import Dataset
+from apdo.experiment.dual_findings import BLOCKS, Diagnostics, reasons
+from apdo.problem import Problem
+
+_JUDGED = 4000
+_NEIGHBOURLY = 1000
+"""Starts, and states, at which the actors are looked at; for choices, whose neighbours must be found, fewer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checks:
+    """How thoroughly is looked, and how much is forgiven."""
+
+    iterations: int = 10_000
+    """Of the critics of the logged policy."""
+    tolerance: float = 0.1
+    """Share of the logged cost, or the limit, by which critics may misjudge and actors miss it."""
+    fewest: int = 30
+    """Episodes without which no answer is supported."""
+
+
+def against(
+    checks: Checks, data: Dataset, found: dual_estimate.Estimate, about: Diagnostics
+) -> Iterator[str]:
+    """Why the data cannot support an estimate, a sentence each."""
+    parts = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
+    yield from reasons(data, *parts, about, checks.tolerance, checks.fewest)
+
+
+def diagnose(
+    checks: Checks,
+    config: dual_estimate.Config,
+    problem: Problem,
+    data: Dataset,
+    batch: Transition,
+    members: pd_ddpg.LearnerState,
+    key: jax.Array,
+) -> Diagnostics:
+    """What is known of the data and of members that have learned from them.
+
+    `batch` is the data as the members see them, with rewards and costs as they are.
+    """
+    critic_key, judge_key = random.split(key)
+    rng = np.random.default_rng(0)
+    seen, units = pd_ddpg.view(config.learner, problem, replay.of(batch))
+    critic_says, logged_says, tail = _calibrate(
+        config.learner, seen, data, units.seen(batch), units, checks.iterations, critic_key
+    )
+    n = data.episodes
+    parts = [logged_says[part, 1:].mean(axis=0) for part in np.array_split(np.arange(n), min(BLOCKS, n))]
+    first = batch.observation[_draw(rng, data.starts, _JUDGED)]
+    table = np.asarray(dual_estimate.judgements(config.learner, seen, members, first, judge_key), np.float64)
+    judged = table[..., 1:] * np.asarray(units.total)
+    distance, outside = _coverage(data, batch, members, rng)
+    return Diagnostics(
+        samples=data.samples,
+        episodes=n,
+        logged=logged_says.mean(axis=0),
+        logged_error=logged_says.std(axis=0, ddof=1) / np.sqrt(n),
+        blocks=np.asarray(parts),
+        calibrated=critic_says.mean(axis=0),
+        calibration_error=(critic_says - logged_says).std(axis=0, ddof=1) / np.sqrt(n),
+        tail=tail,
+        actor_cost=np.asarray(members.critic_cost, np.float64),
+        disagreement=judged.std(axis=1).mean(axis=0),
+        swing=np.median(np.sqrt(np.asarray(members.multiplier_swing, np.float64)), axis=0),
+        distance=distance,
+        outside=outside,
+    )
+
+
+def _calibrate(
+    learner: pd_ddpg.Learner,
+    problem: Problem,
+    data: Dataset,
+    batch: Transition,
+    units: pd_ddpg.Units,
+    iterations: int,
+    key: jax.Array,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """For each episode [N, K], what critics of the logged policy say at its start, and what came; the share beyond."""
+    last = np.zeros(data.samples, dtype=bool)
+    last[data.ends] = True
+    after = np.minimum(np.arange(data.samples) + 1, data.samples - 1)
+    steps = dual_diagnostics.Logged(
+        batch=batch,
+        next_action=batch.action[after],
+        known=jnp.asarray(np.flatnonzero(~last | data.terminated)),
+    )
+    fit: Callable[..., pd_ddpg.Networks] = jax.jit(
+        lambda steps, count, key: dual_diagnostics.behaviour_critic(learner, problem, steps, count, key)
+    )
+    critic = fit(steps, jnp.asarray(iterations), key)
+
+    # Everything as the limits mean it; where a total is read off discounted sums, those stand for it.
+    size_of = np.concatenate([np.asarray(units.reward)[None], np.asarray(units.cost)]) / units.share
+
+    def says(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        q = jax.jit(pd_ddpg.Networks.q)(critic, batch.observation[rows], batch.action[rows], batch.step[rows])
+        return np.asarray(q, np.float64).T * size_of
+
+    ends = data.ends
+    signals = np.concatenate([data.reward[ends, None], data.cost[ends]], axis=1) / units.share
+    factors = np.asarray(objective.sum_discounts(problem))
+    beyond = factors ** data.step[ends, None] * (says(ends) - signals) * ~data.terminated[ends, None]
+    came = data.sums(factors) / units.share + beyond
+    size = np.abs(came).mean(axis=0)
+    return says(data.starts), came, np.abs(beyond).mean(axis=0) / np.where(size > 0.0, size, 1.0)
+
+
+def _coverage(
+    data: Dataset, batch: Transition, members: pd_ddpg.LearnerState, rng: np.random.Generator
+) -> tuple[float | None, float]:
+    rows = _draw(rng, np.arange(data.samples), _NEIGHBOURLY if data.choices else _JUDGED)
+    done = np.asarray(dual_diagnostics.actions(members, batch.observation[rows]))
+    if not data.choices:
+        everything = np.asarray(batch.action)
+        return dual_diagnostics.coverage_of_vectors(done, everything[rows], everything)
+    states = np.asarray(batch.observation)
+    return None, dual_diagnostics.coverage_of_choices(done, states[rows], states, data.action, rng)
+
+
+def _draw(rng: np.random.Generator, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    return rows if len(rows) <= most else rng.choice(rows, most, replace=False)
