@@ -130,7 +130,7 @@ def steer(
     units = state.units.observe(advantage, cost)
     excess = units.excess(cost, limit)
     unit = units.unit(state.multiplier.integral)
-    return dual.update(config.rule, state.multiplier, excess, config.dual_step, unit), units
+    return dual.update(config.rule, state.multiplier, excess, config.dual_step, unit, units.price()), units
 
 
 def estimates(

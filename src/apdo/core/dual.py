@@ -18,6 +18,9 @@ pure numbers (`Relative`):
 cost pull a policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. After a
 jump to an estimate of λ* the estimate stands in the place of the ratio.
 
+Far above it a policy sees the cost alone, and a larger multiplier changes nothing but how long it takes to come back:
+hence PID's upper bound, in the same unit.
+
 Policy and multipliers together swing like a spring: plain ascent has nothing that takes energy out of it. The
 proportional term does. An upper bound, where one is set, holds for the integral too, so that it never winds up beyond
 what counts.
@@ -52,7 +55,7 @@ class Pid:
     proportional: float = option(1.0, "K_P, multiplier per unit of excess", STOOKE, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the excess rose", STOOKE, within=(0.0, inf))
     reach: float = option(0.0, "most that the proportional term adds or takes; 0: any", OURS, within=(0.0, inf))
-    most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
+    most: float = option(20.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +101,9 @@ def update(
     excess: Float[Array, " M"],
     step: float | Float[Array, ""],
     unit: float | Float[Array, " M"] = 1.0,
+    natural: float | Float[Array, " M"] = 1.0,
 ) -> Multiplier:
-    """The multipliers after π_k's excess over the limits."""
+    """The multipliers after π_k's excess over the limits; moves are in `unit`, an upper bound in `natural` ones."""
     moments = multiplier.moments
     match config:
         case Ascent():
@@ -109,14 +113,14 @@ def update(
             move = step * excess
         case Adam():
             move, moments = descent.step(optax.adam(step), jnp.zeros_like(excess), -excess, moments)
-    integral = _project(config, multiplier.integral + unit * move, unit)
+    integral = _project(config, multiplier.integral + unit * move, natural)
     value = integral
     if isinstance(config, Pid):
         # Before the first update there is no earlier excess, and no rise.
         rise = jnp.where(multiplier.updates > 0, jnp.maximum(excess - multiplier.excess, 0.0), 0.0)
         reach = config.reach or inf
         proportional = jnp.clip(config.proportional * excess, -reach, reach)
-        value = _project(config, integral + unit * (proportional + config.derivative * rise), unit)
+        value = _project(config, integral + unit * (proportional + config.derivative * rise), natural)
     return Multiplier(value=value, integral=integral, excess=excess, updates=multiplier.updates + 1, moments=moments)
 
 
@@ -125,8 +129,8 @@ def jump(multiplier: Multiplier, value: Float[Array, " M"]) -> Multiplier:
     return eqx.tree_at(lambda m: (m.value, m.integral), multiplier, (value, value))
 
 
-def _project(config: Config, value: Float[Array, " M"], unit: float | Float[Array, " M"]) -> Float[Array, " M"]:
-    return jnp.clip(value, 0.0, config.most * unit if config.most else inf)
+def _project(config: Config, value: Float[Array, " M"], natural: float | Float[Array, " M"]) -> Float[Array, " M"]:
+    return jnp.clip(value, 0.0, config.most * natural if config.most else inf)
 
 
 class Relative(eqx.Module):

@@ -46,7 +46,8 @@ def rebase(network: MLP, scale: Float[Array, " O"], shift: Float[Array, " O"]) -
     """The same function of other inputs: what was x is now scale · x + shift, in the first O of them."""
     first = network.weights[0]
     seen = first[..., : scale.shape[0], :]
-    weight = first.at[..., : scale.shape[0], :].set(scale[:, None] * seen)
+    stretched = seen * jnp.broadcast_to(scale[:, None], seen.shape)
+    weight = first.at[..., : scale.shape[0], :].set(stretched)
     bias = network.biases[0] + jnp.einsum("o,...oh->...h", shift, seen)
     return MLP(weights=(weight, *network.weights[1:]), biases=(bias, *network.biases[1:]))
 

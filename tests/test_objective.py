@@ -1,0 +1,248 @@
+"""One owner of what is optimised: sums, their gradients and the multipliers agree with exact evaluation.
+
+The finite problem below has random outcomes that are all multiples of 1/4, so that every possible row of a batch can be
+written down as often as it is likely: what is sampled in training is summed up exactly here.
+"""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from apdo import exact, finite, objective
+from apdo.algorithms import cpo, on_policy, primal_steps
+from apdo.core import categorical, critics, networks
+from apdo.core.data import Transition
+from apdo.problem import Problem
+
+STATES, ACTIONS, COSTS = 2, 2, 2
+REWARD = np.asarray([[1.0, -0.5], [0.25, 2.0]])
+COST = np.asarray([[[0.5, 0.0], [1.0, 2.0]], [[0.0, 1.0], [0.5, 0.0]]])
+MOVES = np.asarray([[[2, 2], [1, 2]], [[1, 3], [3, 1]]]) / 4
+"""Where a step leads, if it does not end the episode: state 0, state 1."""
+ENDING = np.asarray([[0.0, 0.25], [0.0, 0.0]])
+"""Chosen with MOVES so that the two sum to 1 with multiples of a quarter."""
+POLICY = np.asarray([[1, 3], [2, 2]]) / 4
+
+
+def model(discount, *, ends):
+    moves, ending = MOVES.copy(), ENDING.copy()
+    if not ends:
+        moves[0, 1], ending = [2 / 4, 2 / 4], np.zeros_like(ENDING)
+    return finite.FiniteCMDP.of(moves, REWARD, COST, [1.0, 0.0], discount, np.ones(COSTS), ending=ending)
+
+
+def every_row(cmdp, steps, horizon, *, truncates):
+    """All rows of a batch, each as often as it is likely: steps of episodes, one after the other, from state 0."""
+    quarters = np.concatenate([cmdp.transition.toarray().reshape(STATES, ACTIONS, STATES), cmdp.ending[..., None]], -1)
+    outcomes = [[np.repeat(np.arange(STATES + 1), (4 * quarters[s, a]).round().astype(int)) for a in range(2)] for s in range(2)]
+    choices = [np.repeat(np.arange(ACTIONS), (4 * POLICY[s]).round().astype(int)) for s in range(STATES)]
+    rows = []
+    for draws in itertools.product(range(16), repeat=steps):
+        state, index, row = 0, 0, []
+        for draw in draws:
+            action = choices[state][draw // 4]
+            after = outcomes[state][action][draw % 4]
+            last = index + 1 == horizon
+            ended = after == STATES
+            terminated = ended or (last and not truncates)
+            row.append((state, action, index, after, terminated, last and not terminated))
+            state, index = (0, 0) if terminated or last else (after, index + 1)
+        rows.append(row)
+    return np.asarray(rows).transpose(2, 1, 0)
+
+
+def batch_of(rows, horizon):
+    """The rows as a batch whose observations are one-hot vectors of state and time."""
+    state, action, index, after, terminated, truncated = rows
+
+    def seen(state, index):
+        eye = np.concatenate([np.eye(STATES * (horizon + 1)), np.zeros((1, STATES * (horizon + 1)))])
+        return eye[np.where(state == STATES, -1, state * (horizon + 1) + index)]
+
+    fields = dict(
+        observation=seen(state, index),
+        action=np.eye(ACTIONS)[action],
+        reward=REWARD[state, action],
+        cost=np.moveaxis(COST[:, state, action], 0, -1),
+        next_observation=seen(after, index + 1),
+    )
+    return Transition(
+        **{name: jnp.asarray(value, jnp.float32) for name, value in fields.items()},
+        terminated=jnp.asarray(terminated, bool),
+        truncated=jnp.asarray(truncated, bool),
+        step=jnp.asarray(index, jnp.int32),
+    )
+
+
+
+def policy_of(logits, horizon):
+    """A linear network whose weights are the logits of each state, repeated over time."""
+    weight = jnp.repeat(jnp.asarray(logits, jnp.float32), horizon + 1, axis=0)
+    return categorical.Policy(logits=networks.MLP(weights=(weight,), biases=(jnp.zeros(ACTIONS),)))
+
+
+def sums(cmdp, policy, horizon, *, total):
+    """(R, C_1, C_2) exactly, in double precision: of a total by folding the time into the state."""
+    if not total:
+        found = exact.evaluate(cmdp, policy)
+        return np.asarray([found.value, *found.costs])
+    folded = finite.fold_time(dataclasses.replace(cmdp, discount=1.0), horizon)
+    found = exact.evaluate(folded, np.tile(policy, (folded.states // STATES, 1)))
+    return np.asarray([found.value, *found.costs])
+
+
+def gradient_of(cmdp, logits, horizon, *, total, nudge=1e-5):
+    """∇(R, C_1, C_2) in the logits, by central differences."""
+    found = np.zeros((1 + COSTS, STATES, ACTIONS))
+    for s, a in np.ndindex(STATES, ACTIONS):
+        ends = []
+        for sign in (1, -1):
+            moved = logits.copy()
+            moved[s, a] += sign * nudge
+            chances = np.exp(moved) / np.exp(moved).sum(axis=1, keepdims=True)
+            ends.append(sums(cmdp, chances, horizon, total=total))
+        found[:, s, a] = (ends[0] - ends[1]) / (2 * nudge)
+    return found
+
+
+def values_of(cmdp, horizon, *, total):
+    """The exact values of POLICY at each state and time, [STATES · (T + 1), 1 + COSTS]."""
+    signals = np.concatenate([REWARD[None], COST])
+    chain = np.einsum("sa,sat->st", POLICY, cmdp.transition.toarray().reshape(STATES, ACTIONS, STATES))
+    now = np.einsum("sa,ksa->sk", POLICY, signals)
+    if not total:
+        value = np.linalg.solve(np.eye(STATES) - cmdp.discount * chain, now)
+        return np.repeat(value, horizon + 1, axis=0)
+    table = np.zeros((STATES, horizon + 1, 1 + COSTS))
+    for t in reversed(range(horizon)):
+        table[:, t] = now + chain @ table[:, t + 1]
+    return table.reshape(-1, 1 + COSTS)
+
+
+def critic_of(values, problem):
+    """Value functions that are right: a network whose hidden units are the entries of the observation."""
+    size = values.shape[0]
+    clock = objective.sees_time(problem)
+    first = jnp.concatenate([jnp.eye(size), jnp.zeros((clock, size))])
+    weights = (jnp.stack([first] * 3), jnp.asarray(values.T[..., None] / np.tanh(1.0), jnp.float32))
+    fresh = critics.init(critics.Config(hidden=(size,)), jax.random.key(0), size, 3, problem.horizon if clock else None)
+    biases = tuple(jnp.zeros_like(bias) for bias in fresh.networks.biases)
+    own = networks.MLP(weights=weights, biases=biases)
+    return dataclasses.replace(fresh, networks=own, scale=jnp.ones(3))
+
+
+CASES = {
+    "a discounted sum, episodes that end": (0.2, True, False, True),
+    "a discounted sum, episodes that are cut off": (0.2, False, False, True),
+    "a total, episodes that end early or are cut off": (1.0, True, True, True),
+    "a total, episodes that end early or at the horizon": (1.0, True, True, False),
+    "a total, episodes that are cut off": (1.0, False, True, True),
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES.keys(), scope="module")
+def case(request):
+    discount, ends, total, truncates = request.param
+    cmdp = model(min(discount, 0.999) if total else discount, ends=ends)
+    # Of a discounted sum what lies beyond the batch is γ⁴ of the whole; of a total there are two horizons in a row.
+    steps, horizon = (4, 4) if not total else (4, 2)
+    problem = Problem(
+        observation_size=STATES * (horizon + 1),
+        action_size=ACTIONS,
+        batch=1,
+        limits=(1.0, 1.0),
+        discount=1.0 if total else discount,
+        cost_discount=1.0 if total else discount,
+        horizon=horizon,
+        truncates=truncates,
+        discrete_actions=True,
+    )
+    batch = batch_of(every_row(cmdp, steps, horizon, truncates=truncates), horizon)
+    return cmdp, problem, batch, horizon, total
+
+
+def test_a_batch_measures_return_and_costs_without_bias_whatever_the_episodes_lengths(case):
+    cmdp, problem, batch, horizon, total = case
+    found = objective.measure(problem, batch)
+    expected = sums(cmdp, POLICY, horizon, total=total)
+    slack = 1e-5 if total else 2 * 0.2**horizon
+    np.testing.assert_allclose([found.objective, *found.cost], expected, rtol=slack)
+    assert float(found.episodes) >= batch.reward.shape[1]
+
+
+def test_counting_only_episodes_that_ended_would_favour_short_ones():
+    """The fault that the weights mend: with three steps of episodes of two, those that end early are seen ended."""
+    cmdp = model(0.999, ends=True)
+    batch = batch_of(every_row(cmdp, 3, 2, truncates=True), 2)
+    ended = np.asarray(batch.ended)
+    naive = np.asarray(batch.step)[ended].mean() + 1
+    exact_length = 1 + (1 - POLICY[0, 1] * ENDING[0, 1])
+    problem = Problem(6, 2, 1, (1.0, 1.0), 1.0, 1.0, 2, True, True)
+    assert abs(naive - exact_length) > 0.01
+    np.testing.assert_allclose(objective.measure(problem, batch).length, exact_length, rtol=1e-6)
+
+
+def test_the_gradients_that_cpo_and_pdo_use_are_those_of_the_exact_sums_in_direction_and_length(case):
+    cmdp, problem, batch, horizon, total = case
+    logits = np.log(POLICY)
+    expected = gradient_of(cmdp, logits, horizon, total=total)
+    policy = policy_of(logits, horizon)
+    critic = critic_of(values_of(cmdp, horizon, total=total), problem)
+    estimates = on_policy.estimate(problem, critic, batch, 1.0, 1.0)
+
+    def in_logits(gradient):
+        weight = categorical.Policy(logits=networks.MLP((jnp.zeros((STATES * (horizon + 1), ACTIONS)),), (jnp.zeros(2),)))
+        unravel = ravel_pytree(weight)[1]
+        return np.asarray(unravel(jnp.asarray(gradient)).logits.weights[0]).reshape(STATES, -1, ACTIONS).sum(axis=1)
+
+    # Episodes that are cut off lack what lies beyond: γ⁴ of the whole.
+    slack = 1e-4 if total else 0.01
+    around = cpo.Around.of(problem, policy, batch, estimates.advantage)
+    for ours, theirs in zip(around.gradients(1)[0], expected, strict=True):
+        np.testing.assert_allclose(in_logits(ours), theirs, atol=slack * np.abs(theirs).max())
+
+    price = jnp.asarray([0.3, 0.7])
+    combined = estimates.advantage @ jnp.concatenate([jnp.ones(1), -price])
+    samples = on_policy.samples(problem, batch, combined)
+    gradient = jax.grad(primal_steps.Surrogate.around(policy, samples).gain)(policy)
+    ours = in_logits(ravel_pytree(gradient)[0]) * float(jnp.sum(objective.step_weights(problem, batch)))
+    theirs = expected[0] - np.einsum("k,ksa->sa", np.asarray(price), expected[1:])
+    np.testing.assert_allclose(ours, theirs, atol=slack * np.abs(theirs).max())
+
+
+def test_the_standard_error_of_a_batch_is_the_spread_of_its_measurements():
+    """Batches of 40 rows drawn from all possible ones: their measurements spread as each of them says."""
+    cmdp = model(0.999, ends=True)
+    rows = every_row(cmdp, 4, 2, truncates=True)
+    problem = Problem(6, 2, 1, (1.0, 1.0), 1.0, 1.0, 2, True, True)
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, rows.shape[2], (400, 40))
+    measured = jax.vmap(lambda batch: objective.measure(problem, batch))(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *[batch_of(rows[:, :, index], 2) for index in drawn])
+    )
+    np.testing.assert_allclose(np.mean(measured.cost_error, axis=0), np.std(measured.cost, axis=0), rtol=0.15)
+    np.testing.assert_allclose(np.mean(measured.objective_error), np.std(measured.objective), rtol=0.15)
+    np.testing.assert_allclose(np.mean(measured.cost, axis=0), sums(cmdp, POLICY, 2, total=True)[1:], rtol=0.02)
+
+
+def test_a_total_that_is_read_off_discounted_sums_has_the_same_multiplier():
+    """Of a policy that earns and costs the same in every step, both sums shrink by one factor."""
+    problem = Problem(3, 2, 1, (5.0,), 0.9, 1.0, 50, True, False)
+    seen = objective.stationary(problem)
+    share = objective.total_share(problem)
+    assert share == pytest.approx((1 - 0.9**50) / 0.1 / 50)
+    assert seen.limits[0] == pytest.approx(share * 5.0)
+    assert seen.cost_discount == 0.9
+    assert objective.stationary(seen) == seen
+    assert objective.total_share(seen) == 1.0
+    for same in (
+        dataclasses.replace(problem, truncates=False),
+        dataclasses.replace(problem, discount=1.0),
+        dataclasses.replace(problem, cost_discount=0.9),
+    ):
+        assert objective.stationary(same) == same
