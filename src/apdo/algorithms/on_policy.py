@@ -1,5 +1,6 @@
 """What the on-policy algorithms share: acting by sampling, and what a batch says of the policy that drew it."""
 
+import dataclasses
 from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -73,10 +74,15 @@ def summary(problem: Problem, batch: Transition) -> EpisodeSummary:
 def measure(problem: Problem, batch: Transition) -> dict[str, Array]:
     """The summary as metrics."""
     episodes = summary(problem, batch)
+    # The reward in the place of a cost has a standard error too: of the return that the objective speaks of.
+    discount = problem.discount if problem.cost_discount < 1.0 else 1.0
+    returns = summarise(dataclasses.replace(batch, cost=batch.reward[..., None]), problem.discount, discount)
     return {
         "return": episodes.undiscounted_return,
         "discounted_return": episodes.discounted_return,
+        "return_error": returns.cost_error[0],
         "cost": episodes.constrained_cost,
+        "cost_error": episodes.cost_error,
         "undiscounted_cost": episodes.undiscounted_cost,
         "episode_length": episodes.length,
     }

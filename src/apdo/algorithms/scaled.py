@@ -96,7 +96,9 @@ class State(eqx.Module):
 _UNITS = {
     "return": (1, 0),
     "discounted_return": (1, 0),
+    "return_error": (1, 0),
     "cost": (0, 1),
+    "cost_error": (0, 1),
     "undiscounted_cost": (0, 1),
     "critic_cost": (0, 1),
     "enforced_limit": (0, 1),
@@ -122,6 +124,7 @@ class Scaled:
         self._normalises = normalise
         self._reward, self._cost = reward_scale, cost_scale
         self.Config = inner.Config
+        self.samples_its_policy = getattr(inner, "samples_its_policy", True)
         own = getattr(inner, "adjustment", None)
         self.adjustment = None if own is None else self._adjustment(own)
 
