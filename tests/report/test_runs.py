@@ -212,3 +212,17 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path, text, complaint)
 def test_a_description_names_its_unusable_entry(folder, changes):
     with pytest.raises(InvalidInput, match=f"no usable '{next(iter(changes))}"):
         runs.read(folder(**changes))
+
+
+def test_what_is_told_of_the_best_policies_is_checked_and_comes_in_the_order_of_the_seeds(folder):
+    told = [
+        {"seed": s, "epoch": 1, "return": 2.5, "return_error": 0.0, "cost": [0.1, 0.0], "cost_error": [0, 0]}
+        for s in (7, 3)
+    ]
+    told = [one | {"known": True} for one in told]
+    assert [one["seed"] for one in runs.read(folder(best=told)).best] == [3, 7]
+    assert runs.read(folder()).best == []
+    spoilt = ({"known": 1}, {"epoch": -1}, {"cost": [0.1]}, {"cost": "dear"}, {"return": None}, {"seed": 1.5})
+    for change in spoilt:
+        with pytest.raises(InvalidInput, match="no usable 'best'"):
+            runs.read(folder(best=[told[0] | change]))

@@ -24,7 +24,7 @@ from apdo import algorithms, hosted, loop, options
 from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import checkpoint, memory, records, standing
+from apdo.experiment import checkpoint, chosen, memory, records, standing
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
@@ -50,13 +50,17 @@ class Result:
     path: Path
     seeds: list[int]
     policies: list[Policy]
-    """The learned policy of each seed."""
+    """The best policy of each seed; `policy.about` says which it is."""
+    newest: list[Policy]
+    """The policy of each seed after the last epoch."""
+    best: list[chosen.Found]
+    """What training saw of each seed's best policy; empty where the algorithm's batches say nothing of its policy."""
     metrics: dict[str, np.ndarray]
     """By name, [S, E] or [S, E, M]."""
 
     @property
     def policy(self) -> Policy:
-        """The learned policy of the first seed."""
+        """The best policy of the first seed."""
         return self.policies[0]
 
 
@@ -185,10 +189,12 @@ def _train(
 ) -> Result:
     """Train from where the run stands to its end, and note how it ended."""
     keep_compiled_programs()
-    began = time.perf_counter()
+    began, work = time.perf_counter(), _Runner(experiment, training, seeds, record, stands)
 
-    def taken() -> float:
-        return round(record.seconds + time.perf_counter() - began, 3)
+    def close(status: str) -> None:
+        taken = round(record.seconds + time.perf_counter() - began, 3)
+        best = {"best": [one.plain() for one in work.best]} if work.best else {}
+        record.close(status, finished=_now(), seconds=taken, **best)
 
     title = f"{experiment.algorithm} on {experiment.environment}"
     try:
@@ -196,20 +202,20 @@ def _train(
             Progress(title, experiment.settings.epochs, training.problem.limits, quiet=quiet) as progress,
             Stop(progress.message) as stop,
         ):
-            result = _Runner(experiment, training, seeds, record, progress, stop, stands).train()
-        record.close("finished", finished=_now(), seconds=taken())
+            result = work.train(progress, stop)
+        close("finished")
     except (NumericalFailure, EnvironmentFailure):
-        record.close("failed", finished=_now(), seconds=taken())
+        close("failed")
         raise
     except KeyboardInterrupt:
-        record.close("interrupted", finished=_now(), seconds=taken())
+        close("interrupted")
         raise
     except StorageFailure as error:
         with contextlib.suppress(StorageFailure):
-            record.close("interrupted", finished=_now(), seconds=taken())
+            close("interrupted")
         raise StorageFailure(f"{error} {_how_to_go_on(record.folder)}") from error
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        record.close("failed", finished=_now(), seconds=taken())
+        close("failed")
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
             raise InvalidInput("this run does not fit into memory; try a smaller --batch or fewer --seeds.") from None
         raise
@@ -307,12 +313,12 @@ class _Runner:
         training: loop.Training,
         seeds: list[int],
         record: records.Records,
-        progress: Progress,
-        stop: Stop,
         stands: Standing,
     ) -> None:
         self.experiment, self.training, self.seeds = experiment, training, seeds
-        self.record, self.progress, self.stop, self.stands = record, progress, stop, stands
+        self.record, self.stands = record, stands
+        self.best: list[chosen.Found] = []
+        """The best policies as they were last saved."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else loop.make_advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
@@ -324,7 +330,9 @@ class _Runner:
         self.compiling = True
         """Whether no call has returned yet: the first one compiles, and says nothing about the speed of the rest."""
 
-    def train(self) -> Result:
+    def train(self, progress: Progress, stop: Stop) -> Result:
+        """The rest of the run."""
+        self.progress, self.stop = progress, stop
         try:
             return self._train()
         finally:
@@ -392,6 +400,7 @@ class _Runner:
         folder = self.record.folder
         self.record.sync()
         checkpoint.save(checkpoint.path_of(folder, epoch), state, epoch)
+        self.best = chosen.found(self.seeds, state)
         checkpoint.prune(folder, self.experiment.settings.keep)
         checkpoint.learner_path(folder, epoch).unlink(missing_ok=True)
         self.saved_at = time.perf_counter()
@@ -506,23 +515,14 @@ def started(training: loop.Training, seeds: list[int], stands: Standing) -> loop
 
 def result_of(folder: Path, training: loop.Training, seeds: list[int], history: _History, state: loop.State) -> Result:
     """A run's results, from its metrics and its last state."""
-    policies = policies_of(training, state.algorithm)
-    return Result(path=folder, seeds=seeds, policies=policies, metrics=history.by_seed())
-
-
-def policies_of(training: loop.Training, algorithm_state: PyTree) -> list[Policy]:
-    """The learned policy of each seed."""
-    networks = jax.vmap(training.algorithm.learned_policy)(algorithm_state)
-    count = jax.tree.leaves(networks)[0].shape[0]
-    return [
-        Policy(
-            jax.tree.map(lambda leaf, i=i: leaf[i], networks),
-            training.problem.observation_size,
-            seed=i,
-            discrete=training.problem.discrete_actions,
-        )
-        for i in range(count)
-    ]
+    return Result(
+        path=folder,
+        seeds=seeds,
+        policies=chosen.policies(training, seeds, state),
+        newest=chosen.policies(training, seeds, state, newest=True),
+        best=chosen.found(seeds, state),
+        metrics=history.by_seed(),
+    )
 
 
 def _default_folder(experiment: Experiment) -> Path:

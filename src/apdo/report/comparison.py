@@ -117,7 +117,7 @@ def join(runs: Sequence[Run]) -> Run:
     order = np.argsort(seeds)
     return Run(
         path=runs[0].path.parent,
-        description=runs[0].description | {"seeds": sorted(seeds)},
+        description=runs[0].description | {"seeds": sorted(seeds), "best": [one for run in runs for one in run.best]},
         metrics={name: values[order] for name, values in metrics.items()},
         seeds=tuple(sorted(seeds)),
         epochs=epochs,

@@ -89,6 +89,12 @@ class Run:
         return self.description.get("adjustment_epoch")
 
     @property
+    def best(self) -> list[dict[str, Any]]:
+        """What is known of each seed's best policy, in the order of the seeds; empty where the run does not say."""
+        told = {one["seed"]: one for one in self.description.get("best") or []}
+        return [told[seed] for seed in self.seeds if seed in told]
+
+    @property
     def note(self) -> str:
         """What every picture of this run must say."""
         return self.description.get("note") or ""
@@ -179,6 +185,7 @@ def _check_description(file: Path, description: dict[str, Any]) -> None:
         "note": isinstance(description.get("note") or "", str),
         "status": isinstance(description.get("status", ""), str),
         "seconds": description.get("seconds") is None or _is_number(description["seconds"], int, float),
+        "best": _are_best(description.get("best") or [], problem),
         "versions": isinstance(versions, dict) and _are_words(list(versions.values())),
     }
     if description["format"] > OLDEST:
@@ -315,6 +322,20 @@ def _check(file: Path, metrics: dict[str, NDArray[np.float64]], constraints: int
         if metrics[name].shape[2:] != shape:
             wanted = f"a list of {constraints}, one per constraint" if shape else "a single number"
             raise InvalidInput(f"{file}: {name!r} must be {wanted}.")
+
+
+def _are_best(found: object, problem: dict[str, Any]) -> bool:
+    """Whether this is what a run tells of its seeds' best policies."""
+    limits = problem.get("limits")
+    count = len(limits) if isinstance(limits, list) else 0
+    return isinstance(found, list) and all(
+        isinstance(one, dict)
+        and _counts(one.get("seed"), one.get("epoch"))
+        and all(_is_number(one.get(name), int, float) for name in ("return", "return_error"))
+        and all(_is_list(one.get(name), int, float) and len(one[name]) == count for name in ("cost", "cost_error"))
+        and isinstance(one.get("known"), bool)
+        for one in found
+    )
 
 
 def _entry(value: object) -> NDArray[np.float64] | None:
