@@ -251,12 +251,13 @@ class Adjuster:
         algorithm, found = self._finish(state.algorithm, learner)
         return dataclasses.replace(state, algorithm=algorithm), found
 
-    def remark(self, found: PyTree) -> str:
-        """What a user should know of the estimates; nothing, mostly."""
+    def remarks(self, found: PyTree) -> list[str]:
+        """What a user should know of the estimates, a line each; nothing, mostly."""
         training = self.training
         if self.adjustment is None:
-            return ""
-        return self.adjustment.remark(training.config, training.problem, found.multiplier)
+            return []
+        told = self.adjustment.remark(training.config, training.problem, found.multiplier)
+        return [told] if isinstance(told, str) else list(told)
 
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:

@@ -21,7 +21,7 @@ import apdo
 from apdo import cli, files, loop
 from apdo.core import critics, dual, trust_region
 from apdo.errors import Interrupted, InvalidInput, StorageFailure
-from apdo.experiment import checkpoint, records, reproduce, rerun, runner, settings, standing
+from apdo.experiment import checkpoint, records, remarks, reproduce, rerun, runner, settings, standing
 from apdo.report import runs
 
 SMALL = {"policy.hidden": (8,), "critic.hidden": (8,), "critic.passes": 1, "critic.minibatches": 2}
@@ -59,6 +59,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(runner, "Stop", Countdown)
     monkeypatch.setattr(runner, "REPORT_EVERY", 1e-9)  # one epoch in a chunk, one hundred iterations in a piece
     monkeypatch.setattr(Countdown, "left", 10**9)
+    monkeypatch.setattr(remarks, "IN_A_ROW", 2)  # so that such short runs remark upon something
 
 
 _make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(loop.Adjuster)
@@ -101,6 +102,7 @@ def assert_same(result, reference):
         assert ours.files == theirs.files
         for name in ours.files:
             np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert runs.read_remarks(result.path) == runs.read_remarks(reference.path) != []
     ours, theirs = runs.read_description(result.path), runs.read_description(reference.path)
     assert ours["status"] == "finished"
     assert ours.get("best") == theirs.get("best")

@@ -1,3 +1,4 @@
+import dataclasses
 import html
 import html.parser
 import json
@@ -331,3 +332,11 @@ def test_joined_runs_have_the_best_of_all_their_seeds():
     first, second = run(seeds=2, best=[best_of(0), best_of(1)]), run(seeds=1, best=[best_of(7)])
     second = Run(second.path, second.description | {"seeds": [7]}, second.metrics, (7,), second.epochs)
     assert [one["seed"] for one in comparison.join([second, first]).best] == [0, 1, 7]
+
+
+def test_what_runs_remarked_upon_stands_on_the_page_once():
+    said = tuple({"epoch": k, "kind": kind, "text": text} for k, kind, text in [(3, "a", "1 < 2"), (9, "a", "1 < 2")])
+    text = page.render(document({"APDO": dataclasses.replace(run(), remarks=said), "CPO": run("cpo")}))
+    assert text.count("<td>APDO</td><td>3</td><td>1 &lt; 2</td>") == 1
+    assert text.count("1 &lt; 2") == 1
+    assert "remarked" not in page.render(document({"CPO": run("cpo")}))

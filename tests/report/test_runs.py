@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from apdo import files
 from apdo.errors import InvalidInput
 from apdo.report import runs
 
@@ -226,3 +227,12 @@ def test_what_is_told_of_the_best_policies_is_checked_and_comes_in_the_order_of_
     for change in spoilt:
         with pytest.raises(InvalidInput, match="no usable 'best'"):
             runs.read(folder(best=[told[0] | change]))
+
+
+def test_remarks_are_read_as_far_as_they_are_whole(folder):
+    place = folder()
+    assert runs.read(place).remarks == ()
+    rows = [{"epoch": 3, "kind": "idle 0", "text": "one"}, {"epoch": 4, "kind": "x", "text": "two"}]
+    lines = [files.seal_line(row) for row in [*rows, {"epoch": "4", "kind": "x", "text": "three"}]]
+    (place / "remarks.jsonl").write_text(lines[0] + lines[1].replace("two", "2") + "[]\n" + lines[2] + lines[1][:20])
+    assert runs.read(place).remarks == (rows[0],)

@@ -24,7 +24,7 @@ from apdo import algorithms, hosted, loop, options
 from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import checkpoint, chosen, memory, records, standing
+from apdo.experiment import checkpoint, chosen, memory, records, remarks, standing
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
@@ -295,6 +295,10 @@ class _History:
             names = [name for name in rows[0][0] if name not in skip]
             self.add({name: _single(np.asarray([[row[name] for row in epoch] for epoch in rows])) for name in names})
 
+    def first(self, epochs: int) -> dict[str, np.ndarray]:
+        """The first so many epochs, [E, S, ...]; a view that the next epochs do not change."""
+        return {name: room[:epochs] for name, room in self._arrays.items()}
+
     def by_seed(self) -> dict[str, np.ndarray]:
         """[S, E, ...]."""
         return {name: np.swapaxes(room[: self._epochs], 0, 1).copy() for name, room in self._arrays.items()}
@@ -322,6 +326,17 @@ class _Runner:
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else loop.make_advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
+        self.about = remarks.About(
+            limits=training.problem.limits,
+            names=tuple(training.environment.cost_names),
+            epochs=experiment.settings.epochs,
+            batch=training.problem.batch,
+        )
+        adjusted = [k for k, rows in enumerate(stands.rows) if any(runs.ADJUSTED & row.keys() for row in rows)]
+        self.adjusted_at = adjusted[-1] + 1 if adjusted else None
+        """After how many epochs the multipliers were last adjusted."""
+        planned = range(experiment.settings.epochs) if self.adjuster.adjustment is not None else ()
+        self.last_due = max((k for k in planned if self.adjuster.due(k)), default=-1)
         self.epoch_seconds = 0.0
         """What the latest epochs took, each."""
         self.saved_at = time.perf_counter()
@@ -333,6 +348,9 @@ class _Runner:
     def train(self, progress: Progress, stop: Stop) -> Result:
         """The rest of the run."""
         self.progress, self.stop = progress, stop
+        said = [one for one in runs.read_remarks(self.record.folder) if one["epoch"] <= self.stands.epoch]
+        self.record.keep_remarks(said)
+        self.book = remarks.Book(said, self.record.remark, progress.message)
         try:
             return self._train()
         finally:
@@ -430,6 +448,8 @@ class _Runner:
                 row |= adjusted
             self.record.append(records.rows(row, epoch + i, self.seeds, (epoch + i + 1) * batch, each))
         self.history.add(metrics)
+        for i in range(done):
+            self._remark(epoch + i + 1)
         left = None if first else (self.experiment.settings.epochs - epoch - done) * each
         means = {name: np.mean(value[-1], axis=0).tolist() for name, value in metrics.items()}
         self.progress.epoch(epoch + done, means, len(self.seeds) * batch / each, left)
@@ -455,10 +475,28 @@ class _Runner:
                 self._save_learner(state, learner, done)
         self.progress.end_phase()
         state, found = self.adjuster.finish(state, learner)
-        if remark := self.adjuster.remark(found):
-            self.progress.message(remark)
+        for remark in self.adjuster.remarks(found):
+            self.say(remark, int(state.epoch))
         adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
-        return state, {name: np.asarray(value) for name, value in adjusted.items()}
+        adjusted = {name: np.asarray(value) for name, value in adjusted.items()}
+        if np.isfinite(adjusted["adjusted_multiplier"]).any():
+            self.adjusted_at = int(state.epoch)
+        return state, adjusted
+
+    def say(self, text: str, epoch: int) -> None:
+        """A sentence for the user after so many epochs, shown and kept in the run folder; once, however often said."""
+        self.book.say(text, epoch)
+
+    def _remark(self, epoch: int) -> None:
+        """Whatever the metrics of the first so many epochs say is wrong."""
+        for remark in remarks.of(self.history.first(epoch), self.about, self._multipliers_since(epoch)):
+            self.book.note(remark, epoch)
+
+    def _multipliers_since(self, epoch: int) -> int:
+        """The first epoch of the multipliers that hold after so many epochs: none, while the first are waited for."""
+        if self.adjusted_at is not None:
+            return self.adjusted_at
+        return epoch if epoch <= self.last_due else 0
 
     def _learner(self, state: loop.State) -> tuple[PyTree, int]:
         """The learner of an adjustment that was interrupted, with its iterations; or a fresh one."""

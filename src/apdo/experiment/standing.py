@@ -18,7 +18,7 @@ from apdo.experiment import checkpoint
 from apdo.report import runs
 
 Say = Callable[[str], None]
-PARTS = ("run.json", "metrics.jsonl", "lock", "checkpoints")
+PARTS = ("run.json", "metrics.jsonl", "remarks.jsonl", "lock", "checkpoints")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,7 +112,7 @@ def write_results(document: Document, file: Path) -> Path:
         "claims": [dataclasses.asdict(claim) for claim in document.claims],
         "arms": {
             name: {"title": arm.title, "algorithm": arm.run.algorithm, "seeds": list(arm.run.seeds)}
-            | {"summary": dataclasses.asdict(arm.summary), "best": arm.run.best}
+            | {"summary": dataclasses.asdict(arm.summary), "best": arm.run.best, "remarks": list(arm.run.remarks)}
             for name, arm in document.arms.items()
         },
         "facts": dict(document.facts),
@@ -130,6 +130,7 @@ def render(document: Document) -> str:
         *(_figure_section(figure) for figure in document.figures),
         _summary_section(document),
         _best_section(document.arms),
+        _remarks_section(document.arms),
         _settings_section(document.arms),
         _facts_section(document.facts),
     ]
@@ -389,6 +390,15 @@ def _best_in_full(one: Mapping[str, Any]) -> list[str]:
 
 def _with_error(mean: float, error: float) -> str:
     return f"{number(mean)} ± {number(error)}"
+
+
+def _remarks_section(arms: Mapping[str, Arm]) -> str:
+    """What the runs have remarked upon themselves, each line once in an arm."""
+    said = {(arm.title, one["text"]): one["epoch"] for arm in arms.values() for one in reversed(arm.run.remarks)}
+    if not said:
+        return ""
+    rows = [[title, str(epoch), text] for (title, text), epoch in reversed(said.items())]
+    return f"<section><h2>What the runs remarked upon</h2>{_table(['arm', 'after epoch', 'remark'], rows)}</section>"
 
 
 def _target_heads(target: Target | None) -> list[str]:
