@@ -27,6 +27,10 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
     assert out.count("stochastic") == out.count("deterministic") == 2
     assert "limit 0.2" in out
     assert out.count("under the limit?") == 2
+    line = r"seed \d: the policy of epoch \d, .*; --newest takes the last one\n  training saw: "
+    assert len(re.findall(line, out)) == 2
+    _, out, _ = call(capsys, "evaluate", run, "--episodes", "20", "--newest", "--stochastic")
+    assert out.count(": the newest policy, after 2 epochs\n") == 2
     status, out, _ = call(capsys, "evaluate", run, "--episodes", "20", "--deterministic", "--video", f"{run}/film.gif")
     assert status == 0
     assert "stochastic" not in out
@@ -36,10 +40,14 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
     assert ".gif or an .mp4" in err
     status, out, _ = call(capsys, "export", run, f"{run}/policy.npz", "--seed", "1")
     assert status == 0
-    assert out == f"{run}/policy.npz\n"
+    assert re.fullmatch(rf"{run}/policy\.npz: the policy of epoch \d, .*; --newest takes the last one\n", out)
     stored, policy = np.load(tmp_path / "run" / "policy.npz"), apdo.load(run, 1)
     assert str(stored["kind"]) == "gaussian"
     np.testing.assert_array_equal(stored["log_std"], policy.arrays()["log_std"])
+    status, out, _ = call(capsys, "export", run, f"{run}/newest.npz", "--newest")
+    assert (status, out) == (0, f"{run}/newest.npz: the newest policy, after 2 epochs\n")
+    stored = np.load(tmp_path / "run" / "newest.npz")
+    np.testing.assert_array_equal(stored["weight_0"], apdo.load(run, newest=True).arrays()["weight_0"])
     status, _, err = call(capsys, "export", run, f"{run}/policy.npz", "--seed", "2")
     assert status == 2
     assert "has the seeds 0 to 1" in err

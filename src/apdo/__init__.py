@@ -4,7 +4,8 @@
     result = apdo.train("apdo", "point-gather", seeds=8, k_adj=5)
     action = result.policy(observation)
 
-`result.metrics` holds arrays by name, [seeds, epochs]; `apdo.load(RUN)` gives a policy back from a run folder.
+`result.policy` is the best policy that training has met, `result.newest` holds the last ones, and `result.metrics`
+arrays by name, [seeds, epochs]; `apdo.load(RUN)` gives a policy back from a run folder.
 `apdo.estimate_multipliers(RUN)` says what each limit costs, from a run's buffer or from logged data (`apdo.datasets`).
 """
 
@@ -86,11 +87,15 @@ def resume(
     return runner.resume(Path(run), quiet, epochs, task=task)
 
 
-def load(run: str | Path, seed: int | None = None) -> "Policy":
-    """The policy that a run has learned, of its first seed unless another is named."""
+def load(run: str | Path, seed: int | None = None, *, newest: bool = False) -> "Policy":
+    """The best policy that a run has met, of its first seed unless another is named; `policy.about` says which it is.
+
+    The best has the highest return of those that are known to keep the limits, from training's own samples. With
+    `newest` it is the last one.
+    """
     from apdo.experiment import evaluation
 
-    return evaluation.load(run, seed)
+    return evaluation.load(run, seed, newest=newest)
 
 
 def estimate_multipliers(

@@ -33,8 +33,9 @@ from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, Numerical
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from apdo.experiment.evaluation import Estimate
+    from apdo.experiment.evaluation import Estimate, Evaluation
     from apdo.experiment.runner import Result
+    from apdo.policy import Policy
 
 USAGE = """\
 apdo: constrained reinforcement learning in JAX
@@ -97,10 +98,13 @@ apdo rerun RUN [options]
 EVALUATE_USAGE = """\
 apdo evaluate RUN [options]
 
-  Plays fresh episodes with the newest policies of a run, with and without their exploration side by side. Prints means
-  with 95 % confidence intervals and, for each limit, whether the mean cost is under it: yes or no with 95 % confidence,
-  or undecided, and then about how many episodes would decide. p is the probability that it is, by Student's t.
+  Plays fresh episodes with the policies of a run, with and without their exploration side by side. Prints means with
+  95 % confidence intervals and, for each limit, whether the mean cost is under it: yes or no with 95 % confidence, or
+  undecided, and then about how many episodes would decide. p is the probability that it is, by Student's t. A seed's
+  policy is the best that training has met: of those whose costs its own samples show to be within the limits (95 %),
+  the one with the highest return.
 
+  --newest                 the policies after the last epoch instead
   --episodes N             episodes for each policy and mode (default: 1000)
   --seed N                 which fresh episodes (default: 0)
   --deterministic          only without exploration
@@ -112,9 +116,11 @@ apdo evaluate RUN [options]
 EXPORT_USAGE = """\
 apdo export RUN FILE [options]
 
-  Writes the newest policy of a run to FILE: a plain .npz, which numpy alone can use, or .onnx, which needs the extra
-  apdo[onnx] to write. docs/policies.md shows how to read both.
+  Writes the policy of a run to FILE: a plain .npz, which numpy alone can use, or .onnx, which needs the extra
+  apdo[onnx] to write. docs/policies.md shows how to read both. It is the best policy that training has met: of those
+  that are known to keep the limits, the one with the highest return.
 
+  --newest                 the policy after the last epoch instead
   --seed N                 whose policy (default: the run's first seed)
 """
 
@@ -283,6 +289,8 @@ def _tell(result: "Result", quiet: bool) -> None:
     if not quiet:
         print(f"results: {result.path} (run.json, metrics.jsonl, checkpoints)")
         print(f"picture: {', '.join(str(picture) for picture in pictures)}")
+        for one in result.best:
+            print(f"best:    seed {one.seed}, {one.words()}: {one.figures()}")
         print(f"next:    apdo evaluate {result.path}")
 
 
@@ -339,34 +347,49 @@ def _evaluate(given: list[str]) -> None:
         return
     if not given or given[0].startswith("-"):
         raise InvalidInput("evaluate needs a run folder, as in: apdo evaluate runs/demo.")
-    modes = {"deterministic", "stochastic"}
-    changes = _pairs(given[1:], flags=modes, known=("episodes", "seed", "video", *sorted(modes)))
+    flags = ("deterministic", "newest", "stochastic")
+    changes = _pairs(given[1:], flags=set(flags), known=("episodes", "seed", "video", *flags))
     episodes, seed = _count(changes, "episodes", 1000), _count(changes, "seed", 0)
-    chosen = [mode for mode in ("stochastic", "deterministic") if changes.get(mode)] or ["stochastic", "deterministic"]
+    both = ["stochastic", "deterministic"]
+    modes = [mode for mode in both if changes.get(mode)] or both
     from apdo.report import runs
 
     runs.read_description(Path(given[0]))
-    from apdo.experiment import evaluation, film, runner
+    from apdo.experiment import chosen, evaluation, film
 
     experiment, training, state = evaluation.load_run(given[0])
     video = Path(changes["video"]) if "video" in changes else None
     if video is not None:
         film.check(video, training.environment)
-    policies = runner.policies_of(training, state.algorithm)
+    seeds, newest = evaluation.seeds_of(experiment), bool(changes.get("newest"))
+    policies = chosen.policies(training, seeds, state, newest)
     print(f"{experiment.algorithm} on {experiment.environment}, {episodes} fresh episodes each, 95 % intervals")
-    limits = list(zip(training.environment.cost_names, training.problem.limits, strict=True))
+    best = [] if newest else chosen.found(seeds, state)
     for i, policy in enumerate(policies):
-        found = [evaluation.evaluate(policy, training, episodes, mode == "deterministic", seed) for mode in chosen]
-        rows = [(f"seed {experiment.settings.seed + i}", chosen)]
-        rows.append(("  return", [_interval(one.undiscounted_return) for one in found]))
-        for j, (name, limit) in enumerate(limits):
-            costs = [one.constrained_cost[j] for one in found]
-            rows.append((f"  {name} (limit {limit:g})", [_interval(cost) for cost in costs]))
-            rows.append(("    under the limit?", [_verdict(cost, limit) for cost in costs]))
-        print(_columns(rows))
+        print(f"seed {seeds[i]}: {_which(policy)}")
+        if best:
+            print(f"  training saw: {best[i].figures()}")
+        found = [evaluation.evaluate(policy, training, episodes, mode == "deterministic", seed) for mode in modes]
+        limits = zip(training.environment.cost_names, training.problem.limits, strict=True)
+        print(_columns([("", modes), *_findings(found, list(limits))]))
     if video is not None:
-        count = film.film(policies[0], training, video, chosen[0] == "deterministic", seed)
-        print(f"video: {video} ({count} episode{'s' * (count > 1)} of seed {experiment.settings.seed}, {chosen[0]})")
+        count = film.film(policies[0], training, video, modes[0] == "deterministic", seed)
+        print(f"video: {video} ({count} episode{'s' * (count > 1)} of seed {seeds[0]}, {modes[0]})")
+
+
+def _findings(found: "Sequence[Evaluation]", limits: Sequence[tuple[str, float]]) -> list[tuple[str, list[str]]]:
+    """Return, costs and verdicts of evaluations side by side."""
+    rows = [("return", [_interval(one.undiscounted_return) for one in found])]
+    for j, (name, limit) in enumerate(limits):
+        costs = [one.constrained_cost[j] for one in found]
+        rows.append((f"{name} (limit {limit:g})", [_interval(cost) for cost in costs]))
+        rows.append(("  under the limit?", [_verdict(cost, limit) for cost in costs]))
+    return rows
+
+
+def _which(policy: "Policy") -> str:
+    """Which policy of its run it is, and how to get the other one."""
+    return policy.about + ("" if policy.about.startswith("the newest") else "; --newest takes the last one")
 
 
 def _interval(estimate: "Estimate") -> str:
@@ -396,15 +419,16 @@ def _export(given: list[str]) -> None:
         return
     if len(given) < 2 or given[0].startswith("-") or given[1].startswith("-"):
         raise InvalidInput("export needs a run folder and a file, as in: apdo export runs/demo policy.npz.")
-    changes = _pairs(given[2:], known=("seed",))
+    changes = _pairs(given[2:], flags={"newest"}, known=("seed", "newest"))
     seed = _count(changes, "seed", 0) if "seed" in changes else None
     from apdo.report import runs
 
     runs.read_description(Path(given[0]))
     import apdo
 
-    apdo.load(given[0], seed).save(given[1])
-    print(given[1])
+    policy = apdo.load(given[0], seed, newest=bool(changes.get("newest")))
+    policy.save(given[1])
+    print(f"{given[1]}: {_which(policy)}")
 
 
 def _plot(given: list[str]) -> None:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from apdo import loop
 from apdo.algorithms import scaled
+from apdo.best import Best
 from apdo.core.data import Transition
 from apdo.envs import OBJECT, host
 from apdo.errors import EnvironmentFailure, NumericalFailure
@@ -71,10 +72,10 @@ class Advance:
         )
 
     def _learn_all(self, state: loop.State, batch: Transition) -> tuple[loop.State, PyTree, PyTree]:
-        each = (state.algorithm, state.key, batch)
+        each = (state.algorithm, state.best, state.key, batch)
         learn = partial(_learn, self.training)
-        algorithm, metrics, finite = loop.over_seeds(self.training, learn, each, (state.epoch,))
-        after = loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch + 1)
+        algorithm, kept, metrics, finite = loop.over_seeds(self.training, learn, each, (state.epoch,))
+        after = loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch + 1, best=kept)
         return loop.keep(loop.all_finite(finite), after, state), metrics, finite
 
     def close(self) -> None:
@@ -85,9 +86,14 @@ class Advance:
 
 
 def _learn(
-    training: loop.Training, algorithm: PyTree, key: PRNGKeyArray, batch: Transition, number: Int[Array, ""]
-) -> tuple[PyTree, PyTree, PyTree]:
-    return loop.learn(training, algorithm, random.fold_in(key, number), batch)
+    training: loop.Training,
+    algorithm: PyTree,
+    kept: Best | None,
+    key: PRNGKeyArray,
+    batch: Transition,
+    number: Int[Array, ""],
+) -> tuple[PyTree, Best | None, PyTree, PyTree]:
+    return loop.learn(training, algorithm, kept, random.fold_in(key, number), batch, number)
 
 
 def open_copies(training: loop.Training, count: int | None = None) -> host.Copies:

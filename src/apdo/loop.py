@@ -3,6 +3,7 @@
 Every random draw comes from a key folded from the seed's own key and the epoch's number, so that an epoch draws the
 same whatever came before it in the process. Epochs run in chunks inside one compiled loop. After each, everything that
 it produced is checked; the loop stops before an epoch that brought NaN or infinity, with the state from before it.
+Besides the newest policy the best one is kept (`apdo.best`).
 """
 
 import dataclasses
@@ -15,9 +16,10 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray, PyTree
 
-from apdo import rollout
+from apdo import best, rollout
 from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm, OwnConfig
+from apdo.best import Best
 from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.envs.environment import Environment
@@ -54,6 +56,8 @@ class State(eqx.Module):
     algorithm: PyTree
     key: Key[Array, " S"]
     epoch: Int[Array, ""]
+    best: Best | None = None
+    """The best policy of each seed; None where batches do not speak of the learned policy."""
 
 
 class Chunk(eqx.Module):
@@ -108,13 +112,29 @@ def start(training: Training, seeds: list[int]) -> State:
 
     keys = jnp.stack([random.key(seed) for seed in seeds])
     algorithm, run_keys = jax.jit(lambda keys: over_seeds(training, one, (keys,)))(keys)
-    return State(algorithm=_strongly_typed(algorithm), key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32))
+    algorithm = _strongly_typed(algorithm)
+    return State(
+        algorithm=algorithm,
+        key=run_keys,
+        epoch=jnp.asarray(0, dtype=jnp.int32),
+        best=_first_best(training, algorithm) if keeps_best(training.algorithm) else None,
+    )
+
+
+def keeps_best(algorithm: Algorithm) -> bool:
+    """Whether batches are drawn by the learned policy itself, without any noise that it has not."""
+    return getattr(algorithm, "samples_its_policy", True)
+
+
+def _first_best(training: Training, algorithm: PyTree) -> Best:
+    policies = jax.vmap(training.algorithm.learned_policy)(algorithm)
+    return _strongly_typed(jax.vmap(lambda policy: best.start(policy, training.problem))(policies))
 
 
 def epoch(
-    training: Training, algorithm: PyTree, key: PRNGKeyArray, number: Int[Array, ""]
-) -> tuple[PyTree, PyTree, PyTree]:
-    """One epoch of one seed: the algorithm's next state, its metrics, and which quantities were finite."""
+    training: Training, algorithm: PyTree, kept: Best | None, key: PRNGKeyArray, number: Int[Array, ""]
+) -> tuple[PyTree, Best | None, PyTree, PyTree]:
+    """One epoch of one seed: the algorithm's next state, the best policy so far, metrics, what was finite."""
     key = random.fold_in(key, number)
     config, problem, environment = training.config, training.problem, training.environment
     assert isinstance(environment, Environment)  # those of the host have a loop of their own
@@ -128,14 +148,25 @@ def epoch(
         environments=training.environments,
         seeds_axis=_SEEDS if training.side_by_side else None,
     )
-    return learn(training, algorithm, key, batch)
+    return learn(training, algorithm, kept, key, batch, number)
 
 
-def learn(training: Training, algorithm: PyTree, key: PRNGKeyArray, batch: Transition) -> tuple[PyTree, PyTree, PyTree]:
+def learn(
+    training: Training,
+    algorithm: PyTree,
+    kept: Best | None,
+    key: PRNGKeyArray,
+    batch: Transition,
+    number: Int[Array, ""],
+) -> tuple[PyTree, Best | None, PyTree, PyTree]:
     """The second half of an epoch, with the epoch's key: what `epoch` gives, from the batch that it sampled."""
     step_key = random.fold_in(key, _STEP)
     after, metrics = training.algorithm.step(training.config, training.problem, algorithm, batch, step_key)
-    return after, metrics, _finite(batch, metrics, after)
+    if kept is not None:
+        # The batch was drawn by the policy before the step, and speaks of no other.
+        policy = training.algorithm.learned_policy(algorithm)
+        kept = best.update(kept, training.problem, policy, metrics, jnp.sum(batch.ended, dtype=jnp.int32), number)
+    return after, kept, metrics, _finite(batch, metrics, after)
 
 
 def make_advance(training: Training) -> Callable[[State, Int[Array, ""]], Chunk]:
@@ -144,9 +175,9 @@ def make_advance(training: Training) -> Callable[[State, Int[Array, ""]], Chunk]
     def advance(state: State, count: Int[Array, ""]) -> Chunk:
         @jax.jit  # traced once, though used twice below
         def attempt(state: State) -> tuple[State, PyTree, PyTree]:
-            each = (state.algorithm, state.key)
-            after, metrics, finite = over_seeds(training, partial(epoch, training), each, (state.epoch,))
-            return State(algorithm=after, key=state.key, epoch=state.epoch + 1), metrics, finite
+            each = (state.algorithm, state.best, state.key)
+            after, kept, metrics, finite = over_seeds(training, partial(epoch, training), each, (state.epoch,))
+            return State(algorithm=after, key=state.key, epoch=state.epoch + 1, best=kept), metrics, finite
 
         _, metrics, finite = jax.eval_shape(attempt, state)
         blank = Chunk(
@@ -219,7 +250,7 @@ class Adjuster:
     def finish(self, state: State, learner: PyTree, supported: Bool[Array, " S"]) -> tuple[State, PyTree]:
         """The state, adjusted where the data support that, and the estimates that it was adjusted to."""
         algorithm, found = self._finish(state.algorithm, learner, supported)
-        return State(algorithm=algorithm, key=state.key, epoch=state.epoch), found
+        return dataclasses.replace(state, algorithm=algorithm), found
 
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:

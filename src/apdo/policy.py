@@ -64,14 +64,20 @@ class Policy:
         *,
         discrete: bool = False,
         normaliser: tuple[ArrayLike, ArrayLike] | None = None,
+        about: str = "",
     ) -> None:
         self.network: PyTree = network if normaliser is None else _normalised(network, normaliser, observation_size)
         """The module from one raw observation to an action distribution."""
         self.observation_size = observation_size
         self.discrete = discrete
         """Whether actions are choices."""
+        self.about = about
+        """Which policy of its run it is, in words."""
         self._key = random.key(seed)
         self._calls = 0
+
+    def __repr__(self) -> str:
+        return f"<Policy: {self.about}>" if self.about else super().__repr__()
 
     def __call__(self, observation: ArrayLike, deterministic: bool = False) -> np.ndarray:
         """The action for each observation."""

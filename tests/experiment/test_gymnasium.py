@@ -10,7 +10,7 @@ import apdo
 from apdo import cli, hosted
 from apdo.envs import host
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure
-from apdo.experiment import evaluation, runner, settings
+from apdo.experiment import chosen, evaluation, runner, settings
 from apdo.report import runs
 
 gymnasium = pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
@@ -93,8 +93,8 @@ def test_a_run_from_the_command_line_goes_on_after_an_interruption_with_the_same
 
     experiment, training, state = evaluation.load_run(whole)
     assert experiment.environment_config.cost == "abs(obs[2]) > 4; action[0] ** 2"
-    found = evaluation.evaluate(runner.policies_of(training, state.algorithm)[0], training, 7)
-    again = evaluation.evaluate(runner.policies_of(training, state.algorithm)[0], training, 7)
+    found = evaluation.evaluate(chosen.policies(training, [0], state)[0], training, 7)
+    again = evaluation.evaluate(chosen.policies(training, [0], state)[0], training, 7)
     assert found == again
     assert 0.0 <= found.undiscounted_cost[0].mean <= 10.0
     assert found.undiscounted_return.mean < 0.0

@@ -21,7 +21,7 @@ import apdo
 from apdo import cli, files, loop
 from apdo.core import critics, dual, trust_region
 from apdo.errors import Interrupted, InvalidInput, StorageFailure
-from apdo.experiment import checkpoint, records, reproduce, rerun, runner, settings, standing
+from apdo.experiment import checkpoint, records, remarks, reproduce, rerun, runner, settings, standing
 from apdo.report import runs
 
 SMALL = {"policy.hidden": (8,), "critic.hidden": (8,), "critic.passes": 1, "critic.minibatches": 2}
@@ -59,6 +59,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(runner, "Stop", Countdown)
     monkeypatch.setattr(runner, "REPORT_EVERY", 1e-9)  # one epoch in a chunk, one hundred iterations in a piece
     monkeypatch.setattr(Countdown, "left", 10**9)
+    monkeypatch.setattr(remarks, "IN_A_ROW", 2)  # so that such short runs remark upon something
 
 
 _make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(loop.Adjuster)
@@ -101,7 +102,10 @@ def assert_same(result, reference):
         assert ours.files == theirs.files
         for name in ours.files:
             np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-    assert runs.read_description(result.path)["status"] == "finished"
+    assert runs.read_remarks(result.path) == runs.read_remarks(reference.path) != []
+    ours, theirs = runs.read_description(result.path), runs.read_description(reference.path)
+    assert ours["status"] == "finished"
+    assert ours.get("best") == theirs.get("best")
 
 
 @pytest.fixture
@@ -385,6 +389,16 @@ def test_a_run_of_the_first_format_goes_on(halfway, whole):
         del row["crc32"]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
     assert_same(runner.resume(folder, quiet=True), whole("pdo"))
+
+
+def test_a_run_from_before_the_best_was_kept_is_refused_and_left_as_it_is(halfway, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "FORMAT", 2)
+        folder = halfway()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(InvalidInput, match="from before a run kept its best policy"):
+        runner.resume(folder, quiet=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_rerun_says_that_it_matched_and_where_it_did_not(whole, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import apdo
 from apdo import loop
 from apdo.errors import InvalidInput
-from apdo.experiment import checkpoint, evaluation, memory, records, runner, settings
+from apdo.experiment import checkpoint, chosen, evaluation, memory, records, runner, settings
 from apdo.report import runs
 from problems import Reach
 
@@ -115,10 +115,27 @@ def test_the_loaded_policy_is_the_learned_one_and_takes_one_observation_or_many(
         apdo.load(result.path, seed=7)
 
 
+def test_the_best_policy_is_told_in_the_description_and_is_the_one_that_drew_its_epochs_batch(result):
+    told = runs.read_description(result.path)["best"]
+    assert [one["seed"] for one in told] == [5, 6]
+    for i, one in enumerate(told):
+        for name, key in (("discounted_return", "return"), ("return_error",) * 2, ("cost",) * 2, ("cost_error",) * 2):
+            np.testing.assert_array_equal(np.float32(one[key]), result.metrics[name][i, one["epoch"]])
+        assert result.policies[i].about == result.best[i].words()
+        bound = np.add(one["cost"], np.multiply(1.645, one["cost_error"]))
+        assert one["known"] == bool((bound <= 0.2).all())
+    observation = np.zeros((1, 29))
+    # After its last epoch a run has learned from that epoch too: no batch speaks of its newest policy.
+    assert not np.array_equal(result.newest[0](observation, True), result.policies[0](observation, True))
+    newest = apdo.load(result.path, newest=True)
+    np.testing.assert_array_equal(newest(observation, True), result.newest[0](observation, True))
+    assert newest.about == "the newest policy, after 4 epochs"
+
+
 def test_evaluation_is_on_fresh_episodes_and_its_interval_covers_what_training_saw(result):
     """The policy of a run that hardly learns is close to the one that sampled the last batches."""
     _, training, state = evaluation.load_run(result.path)
-    policy = runner.policies_of(training, state.algorithm)[0]
+    policy = chosen.policies(training, [5, 6], state, newest=True)[0]
     found = evaluation.evaluate(policy, training, episodes=4000, seed=1)
     seen = result.metrics["undiscounted_cost"][0, :, 0].mean()
     assert found.undiscounted_cost[0].low - 0.25 < seen < found.undiscounted_cost[0].high + 0.25

@@ -1,3 +1,4 @@
+import dataclasses
 import html
 import html.parser
 import json
@@ -309,3 +310,33 @@ def test_a_picture_has_the_band_of_the_optimal_multiplier_in_its_last_panel_alon
     legend = [text.get_text() for text in picture.legends[0].get_texts()]
     assert legend[:2] == ["one", "two"]
     assert any("λ*" in text for text in legend)
+
+
+def best_of(seed, known=True, **changes):
+    """What a run tells of a seed's best policy."""
+    told = {"seed": seed, "epoch": 5 + seed, "return": 9.0 + seed, "return_error": 0.25}
+    return told | {"cost": [0.15], "cost_error": [0.02], "known": known} | changes
+
+
+def test_the_best_policies_stand_on_the_page_by_arm_and_by_seed():
+    one = run(best=[best_of(0), best_of(1, known=False), best_of(2)])
+    text = page.render(document({"APDO": one, "PD-DDPG": run("pd-ddpg")}))
+    section = text[text.index("The best policies") : text.index("Every setting")]
+    assert "2 of 3 seeds</td><td>5 to 7</td><td>10 <small>" in section
+    assert section.count("0.15 ± 0.02") == 3
+    assert "PD-DDPG" not in section
+    assert "The best policies" not in page.render(document({"PD-DDPG": run("pd-ddpg")}))
+
+
+def test_joined_runs_have_the_best_of_all_their_seeds():
+    first, second = run(seeds=2, best=[best_of(0), best_of(1)]), run(seeds=1, best=[best_of(7)])
+    second = Run(second.path, second.description | {"seeds": [7]}, second.metrics, (7,), second.epochs)
+    assert [one["seed"] for one in comparison.join([second, first]).best] == [0, 1, 7]
+
+
+def test_what_runs_remarked_upon_stands_on_the_page_once():
+    said = tuple({"epoch": k, "kind": kind, "text": text} for k, kind, text in [(3, "a", "1 < 2"), (9, "a", "1 < 2")])
+    text = page.render(document({"APDO": dataclasses.replace(run(), remarks=said), "CPO": run("cpo")}))
+    assert text.count("<td>APDO</td><td>3</td><td>1 &lt; 2</td>") == 1
+    assert text.count("1 &lt; 2") == 1
+    assert "remarked" not in page.render(document({"CPO": run("cpo")}))

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from apdo import files
 from apdo.errors import InvalidInput
 from apdo.report import runs
 
@@ -212,3 +213,26 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path, text, complaint)
 def test_a_description_names_its_unusable_entry(folder, changes):
     with pytest.raises(InvalidInput, match=f"no usable '{next(iter(changes))}"):
         runs.read(folder(**changes))
+
+
+def test_what_is_told_of_the_best_policies_is_checked_and_comes_in_the_order_of_the_seeds(folder):
+    told = [
+        {"seed": s, "epoch": 1, "return": 2.5, "return_error": 0.0, "cost": [0.1, 0.0], "cost_error": [0, 0]}
+        for s in (7, 3)
+    ]
+    told = [one | {"known": True} for one in told]
+    assert [one["seed"] for one in runs.read(folder(best=told)).best] == [3, 7]
+    assert runs.read(folder()).best == []
+    spoilt = ({"known": 1}, {"epoch": -1}, {"cost": [0.1]}, {"cost": "dear"}, {"return": None}, {"seed": 1.5})
+    for change in spoilt:
+        with pytest.raises(InvalidInput, match="no usable 'best'"):
+            runs.read(folder(best=[told[0] | change]))
+
+
+def test_remarks_are_read_as_far_as_they_are_whole(folder):
+    place = folder()
+    assert runs.read(place).remarks == ()
+    rows = [{"epoch": 3, "kind": "idle 0", "text": "one"}, {"epoch": 4, "kind": "x", "text": "two"}]
+    lines = [files.seal_line(row) for row in [*rows, {"epoch": "4", "kind": "x", "text": "three"}]]
+    (place / "remarks.jsonl").write_text(lines[0] + lines[1].replace("two", "2") + "[]\n" + lines[2] + lines[1][:20])
+    assert runs.read(place).remarks == (rows[0],)

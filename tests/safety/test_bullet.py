@@ -6,7 +6,7 @@ import pytest
 import apdo
 from apdo import envs
 from apdo.envs import safety
-from apdo.experiment import evaluation, runner
+from apdo.experiment import chosen, evaluation
 
 if not safety.installed(safety.BULLET):
     pytest.skip("Bullet-Safety-Gym is not installed; make test-bullet runs these", allow_module_level=True)
@@ -74,5 +74,5 @@ def test_two_epochs_of_training_with_workers_evaluation_and_loading(algorithm, t
     size = envs.find("SafetyBallGather-v0")().observation_size
     assert policy(np.zeros(size)).shape == (2,)
     _, training, state = evaluation.load_run(tmp_path / "run")
-    played = evaluation.evaluate(runner.policies_of(training, state.algorithm)[0], training, 2)
+    played = evaluation.evaluate(chosen.policies(training, [0], state)[0], training, 2)
     assert played.undiscounted_cost[0].mean >= 0.0

@@ -10,7 +10,7 @@ import apdo
 from apdo import cli, envs
 from apdo.envs import gymnasium_tasks, safety
 from apdo.errors import InvalidInput
-from apdo.experiment import evaluation, runner
+from apdo.experiment import chosen, evaluation
 
 if not safety.installed(safety.SAFETY_GYMNASIUM):
     pytest.skip("Safety-Gymnasium is not installed; make test-safety-gymnasium runs these", allow_module_level=True)
@@ -184,7 +184,7 @@ def test_two_epochs_of_training_an_evaluation_and_a_policy_without_an_environmen
     assert action.shape == (5, task.action_size)
     assert np.abs(action).max() <= 1.0
     _, training, state = evaluation.load_run(tmp_path / "run")
-    played = evaluation.evaluate(runner.policies_of(training, state.algorithm)[0], training, 3)
+    played = evaluation.evaluate(chosen.policies(training, [0], state)[0], training, 3)
     assert 0.0 <= played.undiscounted_cost[0].mean <= 250.0
 
 

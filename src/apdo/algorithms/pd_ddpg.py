@@ -457,6 +457,10 @@ def empty_buffer(problem: Problem, capacity: int) -> replay.Replay:
     return replay.init(capacity, problem.batch, problem.observation_size, problem.action_size, problem.constraints)
 
 
+samples_its_policy = False
+"""Batches are drawn with exploration noise, which the learned policy has not: they say nothing of it."""
+
+
 def memory(config: Config, problem: Problem) -> Float[Array, " A"]:  # noqa: ARG001
     """The exploration noise before an episode's first step (line 5)."""
     return noise.start(problem.action_size)

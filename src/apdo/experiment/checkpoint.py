@@ -24,15 +24,19 @@ from jaxtyping import PyTree
 from apdo import files
 from apdo.errors import InvalidInput
 
-FORMAT = 2
-_READABLE = (1, 2)
-"""Format 1 had a checksum for each array in the manifest, and none of the file."""
+FORMAT = 3
+_EARLIER = (1, 2)
+"""Formats without the best policy, which nobody can make up afterwards."""
 _MANIFEST = "manifest"
 _MOST_MANIFEST = 2**24
 _DIGEST = 64
 _NAME = re.compile(r"epoch-(\d{1,12})\.npz")
 _Leaf = jax.Array | np.ndarray | jax.ShapeDtypeStruct
 _savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords could be `allow_pickle`
+
+
+class Earlier(InvalidInput):
+    """A whole checkpoint of a format that is no longer read: not damaged, and not to be replaced."""
 
 
 def save(path: Path, state: PyTree, epoch: int) -> None:
@@ -83,11 +87,14 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
             raise InvalidInput(f"{path} is damaged: its checksum does not match.")
         _check_members(path, archive, size)
         manifest = _manifest(path, archive)
-        if manifest.get("format") not in _READABLE:
-            raise InvalidInput(
-                f"{path} has checkpoint format {manifest.get('format')}; this version reads {_READABLE[-1]} and before."
+        if manifest.get("format") in _EARLIER:
+            raise Earlier(
+                f"{path} has checkpoint format {manifest['format']}, from before a run kept its best policy, and "
+                "cannot be used; take the version of apdo that wrote it, or train again into another folder."
             )
-        if manifest["format"] == FORMAT and not sealed:
+        if manifest.get("format") != FORMAT:
+            raise InvalidInput(f"{path} has checkpoint format {manifest.get('format')}; this version reads {FORMAT}.")
+        if not sealed:
             raise InvalidInput(f"{path} is damaged: it has lost its checksum.")
         if set(archive.namelist()) != {f"{name}.npy" for name in (_MANIFEST, *wanted)}:
             raise InvalidInput(f"{path} is not a whole checkpoint of this run: it holds other arrays.")
@@ -95,10 +102,6 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
         for name, expected in wanted.items():
             _check_header(path, archive, name, expected)
         arrays = {name: _array(archive, name, expected) for name, expected in wanted.items()}
-    if manifest["format"] == 1:
-        for name, array in arrays.items():
-            if hashlib.sha256(array.data).hexdigest() != manifest["leaves"][name]["sha256"]:
-                raise InvalidInput(f"{path} is damaged: the checksum of {name} does not match.")
     return [_from_numpy(arrays[name], leaf) for name, leaf in named(like)]
 
 

@@ -16,8 +16,8 @@ from apdo import envs, hosted, loop, rollout
 from apdo.core.advantage import episode_totals
 from apdo.envs.environment import Environment
 from apdo.errors import InvalidInput
-from apdo.experiment import checkpoint
-from apdo.experiment.runner import policies_of, training_of
+from apdo.experiment import checkpoint, chosen
+from apdo.experiment.runner import training_of
 from apdo.experiment.settings import Experiment
 from apdo.policy import Policy
 from apdo.report import runs
@@ -111,10 +111,16 @@ def place_of(folder: str | Path, experiment: Experiment, seed: int | None) -> in
     return 0 if seed is None else seed - first
 
 
-def load(folder: str | Path, seed: int | None = None) -> Policy:
-    """The policy that a run has learned; of its first seed unless another is named."""
+def seeds_of(experiment: Experiment) -> list[int]:
+    """A run's seeds, in the order of its state."""
+    return [experiment.settings.seed + i for i in range(experiment.settings.seeds)]
+
+
+def load(folder: str | Path, seed: int | None = None, *, newest: bool = False) -> Policy:
+    """The best policy of a run, or the newest; of its first seed unless another is named."""
     experiment, training, state = load_run(folder, without_environment=True)
-    return policies_of(training, state.algorithm)[place_of(folder, experiment, seed)]
+    policies = chosen.policies(training, seeds_of(experiment), state, newest)
+    return policies[place_of(folder, experiment, seed)]
 
 
 def evaluate(

@@ -32,7 +32,7 @@ def needs(training: loop.Training, seeds: int) -> int:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput("this run's arrays are larger than any machine can address; make them smaller.") from None
-    state = sum(_bytes(leaf) for leaf in jax.tree.leaves(one.algorithm))
+    state = sum(_bytes(leaf) for leaf in jax.tree.leaves((one.algorithm, one.best)))
     problem = training.problem
     sample = 4 * (2 * problem.observation_size + problem.action_size + problem.constraints + 4)
     at_once = seeds if training.side_by_side else 1

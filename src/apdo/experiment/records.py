@@ -1,6 +1,7 @@
-"""The files of a run folder: `run.json`, which describes the run, and `metrics.jsonl`, one line per epoch and seed.
+"""The files of a run folder: `run.json`, which describes the run, `metrics.jsonl`, one line per epoch and seed, and
+`remarks.jsonl`, one line per remark, if there is any.
 
-`metrics.jsonl` only grows, except when a run is resumed: then what its checkpoint does not cover is cut off and comes
+The lines only become more, except when a run is resumed: then what its checkpoint does not cover is cut off and comes
 again. `lock` is held by the process that writes, and by no one else.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from apdo import files
 from apdo.errors import InvalidInput, StorageFailure
-from apdo.report.runs import ADJUSTED
+from apdo.report.runs import ADJUSTED, REMARKS
 
 FORMAT = 2
 _PACKAGES = ("apdo", "jax", "jaxlib", "equinox", "optax", "numpy")
@@ -100,6 +101,23 @@ class Records:
             with contextlib.suppress(OSError):
                 self._metrics.truncate(end)
             raise files.storage_failure(self.folder / "metrics.jsonl", error) from error
+
+    def remark(self, row: dict[str, Any]) -> None:
+        """Add a sealed line to `remarks.jsonl`, on the disk at once: there are few."""
+        try:
+            with (self.folder / REMARKS).open("ab", buffering=0) as file:
+                file.write(files.seal_line(row).encode())
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise files.storage_failure(self.folder / REMARKS, error) from error
+
+    def keep_remarks(self, rows: list[dict[str, Any]]) -> None:
+        """Only these remain of the remarks."""
+        text = "".join(files.seal_line(row) for row in rows).encode()
+        path = self.folder / REMARKS
+        if path.exists() and path.read_bytes() != text:
+            with files.replacing(path) as file:
+                file.write(text)
 
     def sync(self) -> None:
         """Wait until the lines are on the disk: a checkpoint must never be ahead of them."""

@@ -24,7 +24,7 @@ from apdo import algorithms, hosted, loop, options
 from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import adjusting, checkpoint, memory, records, standing
+from apdo.experiment import adjusting, checkpoint, chosen, memory, records, remarks, standing
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
@@ -50,13 +50,17 @@ class Result:
     path: Path
     seeds: list[int]
     policies: list[Policy]
-    """The learned policy of each seed."""
+    """The best policy of each seed; `policy.about` says which it is."""
+    newest: list[Policy]
+    """The policy of each seed after the last epoch."""
+    best: list[chosen.Found]
+    """What training saw of each seed's best policy; empty where the algorithm's batches say nothing of its policy."""
     metrics: dict[str, np.ndarray]
     """By name, [S, E] or [S, E, M]."""
 
     @property
     def policy(self) -> Policy:
-        """The learned policy of the first seed."""
+        """The best policy of the first seed."""
         return self.policies[0]
 
 
@@ -178,10 +182,12 @@ def _train(
 ) -> Result:
     """Train from where the run stands to its end, and note how it ended."""
     keep_compiled_programs()
-    began = time.perf_counter()
+    began, work = time.perf_counter(), _Runner(experiment, training, seeds, record, stands)
 
-    def taken() -> float:
-        return round(record.seconds + time.perf_counter() - began, 3)
+    def close(status: str) -> None:
+        taken = round(record.seconds + time.perf_counter() - began, 3)
+        best = {"best": [one.plain() for one in work.best]} if work.best else {}
+        record.close(status, finished=_now(), seconds=taken, **best)
 
     title = f"{experiment.algorithm} on {experiment.environment}"
     try:
@@ -189,20 +195,20 @@ def _train(
             Progress(title, experiment.settings.epochs, training.problem.limits, quiet=quiet) as progress,
             Stop(progress.message) as stop,
         ):
-            result = _Runner(experiment, training, seeds, record, progress, stop, stands).train()
-        record.close("finished", finished=_now(), seconds=taken())
+            result = work.train(progress, stop)
+        close("finished")
     except (NumericalFailure, EnvironmentFailure):
-        record.close("failed", finished=_now(), seconds=taken())
+        close("failed")
         raise
     except KeyboardInterrupt:
-        record.close("interrupted", finished=_now(), seconds=taken())
+        close("interrupted")
         raise
     except StorageFailure as error:
         with contextlib.suppress(StorageFailure):
-            record.close("interrupted", finished=_now(), seconds=taken())
+            close("interrupted")
         raise StorageFailure(f"{error} {_how_to_go_on(record.folder)}") from error
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        record.close("failed", finished=_now(), seconds=taken())
+        close("failed")
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
             raise InvalidInput("this run does not fit into memory; try a smaller --batch or fewer --seeds.") from None
         raise
@@ -282,6 +288,10 @@ class _History:
             names = [name for name in rows[0][0] if name not in skip]
             self.add({name: _single(np.asarray([[row[name] for row in epoch] for epoch in rows])) for name in names})
 
+    def first(self, epochs: int) -> dict[str, np.ndarray]:
+        """The first so many epochs, [E, S, ...]; a view that the next epochs do not change."""
+        return {name: room[:epochs] for name, room in self._arrays.items()}
+
     def by_seed(self) -> dict[str, np.ndarray]:
         """[S, E, ...]."""
         return {name: np.swapaxes(room[: self._epochs], 0, 1).copy() for name, room in self._arrays.items()}
@@ -300,15 +310,26 @@ class _Runner:
         training: loop.Training,
         seeds: list[int],
         record: records.Records,
-        progress: Progress,
-        stop: Stop,
         stands: Standing,
     ) -> None:
         self.experiment, self.training, self.seeds = experiment, training, seeds
-        self.record, self.progress, self.stop, self.stands = record, progress, stop, stands
+        self.record, self.stands = record, stands
+        self.best: list[chosen.Found] = []
+        """The best policies as they were last saved."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else loop.make_advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
+        self.about = remarks.About(
+            limits=training.problem.limits,
+            names=tuple(training.environment.cost_names),
+            epochs=experiment.settings.epochs,
+            batch=training.problem.batch,
+        )
+        adjusted = [k for k, rows in enumerate(stands.rows) if any(runs.ADJUSTED & row.keys() for row in rows)]
+        self.adjusted_at = adjusted[-1] + 1 if adjusted else None
+        """After how many epochs the multipliers were last adjusted."""
+        planned = range(experiment.settings.epochs) if self.adjuster.adjustment is not None else ()
+        self.last_due = max((k for k in planned if self.adjuster.due(k)), default=-1)
         self.epoch_seconds = 0.0
         """What the latest epochs took, each."""
         self.saved_at = time.perf_counter()
@@ -317,7 +338,12 @@ class _Runner:
         self.compiling = True
         """Whether no call has returned yet: the first one compiles, and says nothing about the speed of the rest."""
 
-    def train(self) -> Result:
+    def train(self, progress: Progress, stop: Stop) -> Result:
+        """The rest of the run."""
+        self.progress, self.stop = progress, stop
+        said = [one for one in runs.read_remarks(self.record.folder) if one["epoch"] <= self.stands.epoch]
+        self.record.keep_remarks(said)
+        self.book = remarks.Book(said, self.record.remark, progress.message)
         try:
             return self._train()
         finally:
@@ -385,6 +411,7 @@ class _Runner:
         folder = self.record.folder
         self.record.sync()
         checkpoint.save(checkpoint.path_of(folder, epoch), state, epoch)
+        self.best = chosen.found(self.seeds, state)
         checkpoint.prune(folder, self.experiment.settings.keep)
         checkpoint.learner_path(folder, epoch).unlink(missing_ok=True)
         self.saved_at = time.perf_counter()
@@ -414,6 +441,8 @@ class _Runner:
                 row |= adjusted
             self.record.append(records.rows(row, epoch + i, self.seeds, (epoch + i + 1) * batch, each))
         self.history.add(metrics)
+        for i in range(done):
+            self._remark(epoch + i + 1)
         left = None if first else (self.experiment.settings.epochs - epoch - done) * each
         means = {name: np.mean(value[-1], axis=0).tolist() for name, value in metrics.items()}
         self.progress.epoch(epoch + done, means, len(self.seeds) * batch / each, left)
@@ -441,11 +470,29 @@ class _Runner:
         doubts = adjusting.doubts(self.training, state, learner)
         for seed, reasons in zip(self.seeds, doubts, strict=True):
             if reasons:
-                self.progress.message(f"seed {seed}: no jump yet, since {reasons[0]}")
+                self.say(f"seed {seed}: no jump after {int(state.epoch)} epochs, since {reasons[0]}.", int(state.epoch))
         supported = jnp.asarray([not reasons for reasons in doubts])
         state, found = self.adjuster.finish(state, learner, supported)
         adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
-        return state, {name: np.asarray(value) for name, value in adjusted.items()}
+        adjusted = {name: np.asarray(value) for name, value in adjusted.items()}
+        if np.isfinite(adjusted["adjusted_multiplier"]).any():
+            self.adjusted_at = int(state.epoch)
+        return state, adjusted
+
+    def say(self, text: str, epoch: int) -> None:
+        """A sentence for the user after so many epochs, shown and kept in the run folder; once, however often said."""
+        self.book.say(text, epoch)
+
+    def _remark(self, epoch: int) -> None:
+        """Whatever the metrics of the first so many epochs say is wrong."""
+        for remark in remarks.of(self.history.first(epoch), self.about, self._multipliers_since(epoch)):
+            self.book.note(remark, epoch)
+
+    def _multipliers_since(self, epoch: int) -> int:
+        """The first epoch of the multipliers that hold after so many epochs: none, while the first are waited for."""
+        if self.adjusted_at is not None:
+            return self.adjusted_at
+        return epoch if epoch <= self.last_due else 0
 
     def _learner(self, state: loop.State) -> tuple[PyTree, int]:
         """The learner of an adjustment that was interrupted, with its iterations; or a fresh one."""
@@ -502,23 +549,14 @@ def started(training: loop.Training, seeds: list[int], stands: Standing) -> loop
 
 def result_of(folder: Path, training: loop.Training, seeds: list[int], history: _History, state: loop.State) -> Result:
     """A run's results, from its metrics and its last state."""
-    policies = policies_of(training, state.algorithm)
-    return Result(path=folder, seeds=seeds, policies=policies, metrics=history.by_seed())
-
-
-def policies_of(training: loop.Training, algorithm_state: PyTree) -> list[Policy]:
-    """The learned policy of each seed."""
-    networks = jax.vmap(training.algorithm.learned_policy)(algorithm_state)
-    count = jax.tree.leaves(networks)[0].shape[0]
-    return [
-        Policy(
-            jax.tree.map(lambda leaf, i=i: leaf[i], networks),
-            training.problem.observation_size,
-            seed=i,
-            discrete=training.problem.discrete_actions,
-        )
-        for i in range(count)
-    ]
+    return Result(
+        path=folder,
+        seeds=seeds,
+        policies=chosen.policies(training, seeds, state),
+        newest=chosen.policies(training, seeds, state, newest=True),
+        best=chosen.found(seeds, state),
+        metrics=history.by_seed(),
+    )
 
 
 def _default_folder(experiment: Experiment) -> Path:

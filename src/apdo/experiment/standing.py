@@ -18,7 +18,7 @@ from apdo.experiment import checkpoint
 from apdo.report import runs
 
 Say = Callable[[str], None]
-PARTS = ("run.json", "metrics.jsonl", "lock", "checkpoints")
+PARTS = ("run.json", "metrics.jsonl", "remarks.jsonl", "lock", "checkpoints")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,8 @@ def find(folder: Path, description: dict[str, Any], training: loop.Training, say
             state = checkpoint.load(path, like)
             if int(state.epoch) != epoch:
                 raise InvalidInput(f"{path} holds the state after {int(state.epoch)} epochs, which its name denies.")
+        except checkpoint.Earlier:
+            raise
         except InvalidInput as error:
             say(f"{error} The checkpoint before it is used.")
             checkpoint.set_aside(path)

@@ -117,10 +117,11 @@ def join(runs: Sequence[Run]) -> Run:
     order = np.argsort(seeds)
     return Run(
         path=runs[0].path.parent,
-        description=runs[0].description | {"seeds": sorted(seeds)},
+        description=runs[0].description | {"seeds": sorted(seeds), "best": [one for run in runs for one in run.best]},
         metrics={name: values[order] for name, values in metrics.items()},
         seeds=tuple(sorted(seeds)),
         epochs=epochs,
+        remarks=tuple(one for run in runs for one in run.remarks),
     )
 
 
@@ -130,7 +131,7 @@ def take(run: Run, seeds: Sequence[int]) -> Run:
     chosen = tuple(run.seeds[i] for i in kept)
     metrics = {name: values[kept] for name, values in run.metrics.items()}
     description = run.description | {"seeds": list(chosen)}
-    return Run(path=run.path, description=description, metrics=metrics, seeds=chosen, epochs=run.epochs)
+    return dataclasses.replace(run, description=description, metrics=metrics, seeds=chosen)
 
 
 # The numbers of each seed.

@@ -112,7 +112,7 @@ def write_results(document: Document, file: Path) -> Path:
         "claims": [dataclasses.asdict(claim) for claim in document.claims],
         "arms": {
             name: {"title": arm.title, "algorithm": arm.run.algorithm, "seeds": list(arm.run.seeds)}
-            | {"summary": dataclasses.asdict(arm.summary)}
+            | {"summary": dataclasses.asdict(arm.summary), "best": arm.run.best, "remarks": list(arm.run.remarks)}
             for name, arm in document.arms.items()
         },
         "facts": dict(document.facts),
@@ -129,6 +129,8 @@ def render(document: Document) -> str:
         _claims_section(document.claims, bool(document.note)),
         *(_figure_section(figure) for figure in document.figures),
         _summary_section(document),
+        _best_section(document.arms),
+        _remarks_section(document.arms),
         _settings_section(document.arms),
         _facts_section(document.facts),
     ]
@@ -351,6 +353,52 @@ def _summary_section(document: Document) -> str:
         f"<section><h2>What the seeds came to</h2><p>{_text(_explanation(document))}</p>"
         f"{_table(heads, rows)}{_star(document.optimal)}</section>"
     )
+
+
+def _best_section(arms: Mapping[str, Arm]) -> str:
+    """The best policy of each seed, by arm in brief and then one by one."""
+    telling = [arm for arm in arms.values() if arm.run.best]
+    if not telling:
+        return ""
+    brief = [[arm.title, *_best_in_brief(arm.run.best)] for arm in telling]
+    each = [[arm.title, str(one["seed"]), *_best_in_full(one)] for arm in telling for one in arm.run.best]
+    heads = ["arm", "known to keep the limits", "epoch", "return", "cost"]
+    return (
+        "<section><h2>The best policies</h2><p>Of the policies that training's own samples show to keep the limits, "
+        "with 95 % confidence, the one with the highest return; where none is known to, the nearest to the limits. "
+        "The policy of epoch k has learned from k epochs. This is what evaluate, export and load take.</p>"
+        f"{_table(heads, brief)}<details><summary>each seed</summary>"
+        f"{_table([heads[0], 'seed', *heads[1:]], each)}</details></section>"
+    )
+
+
+def _best_in_brief(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    epochs = sorted(one["epoch"] for one in found)
+    costs = np.asarray([one["cost"] for one in found], dtype=np.float64)
+    return [
+        f"{sum(one['known'] for one in found)} of {len(found)} seeds",
+        str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]} to {epochs[-1]}",
+        show(comparison.middle(np.asarray([one["return"] for one in found], dtype=np.float64))),
+        "; ".join(show(comparison.middle(costs[:, i])) for i in range(costs.shape[1])),
+    ]
+
+
+def _best_in_full(one: Mapping[str, Any]) -> list[str]:
+    cells = ["yes" if one["known"] else "no", str(one["epoch"]), _with_error(one["return"], one["return_error"])]
+    return [*cells, "; ".join(map(_with_error, one["cost"], one["cost_error"]))]
+
+
+def _with_error(mean: float, error: float) -> str:
+    return f"{number(mean)} ± {number(error)}"
+
+
+def _remarks_section(arms: Mapping[str, Arm]) -> str:
+    """What the runs have remarked upon themselves, each line once in an arm."""
+    said = {(arm.title, one["text"]): one["epoch"] for arm in arms.values() for one in reversed(arm.run.remarks)}
+    if not said:
+        return ""
+    rows = [[title, str(epoch), text] for (title, text), epoch in reversed(said.items())]
+    return f"<section><h2>What the runs remarked upon</h2>{_table(['arm', 'after epoch', 'remark'], rows)}</section>"
 
 
 def _target_heads(target: Target | None) -> list[str]:

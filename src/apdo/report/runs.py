@@ -1,8 +1,9 @@
 """Run folders, as the report sees them.
 
-A run folder holds `run.json`, the description of the run, and `metrics.jsonl`, one line for each epoch and seed. Both
-may belong to a run that is still going, or that crashed: what is complete is read. Both may be damaged, or come from a
-stranger: nothing is believed that has not been checked. The axes are S seeds, E epochs and m constraints.
+A run folder holds `run.json`, the description of the run, `metrics.jsonl`, one line for each epoch and seed, and
+`remarks.jsonl` where the run had anything to remark upon. They may belong to a run that is going on, or that crashed:
+what is complete is read. They may be damaged, or come from a stranger: nothing is believed that has not been checked.
+The axes are S seeds, E epochs and m constraints.
 """
 
 import dataclasses
@@ -26,9 +27,11 @@ OLDEST = 1
 
 DESCRIPTION = "run.json"
 METRICS = "metrics.jsonl"
+REMARKS = "remarks.jsonl"
 
 _MOST_DESCRIPTION = 2**24
 _MOST_METRICS = 2**31
+_MOST_REMARKS = 2**24
 _MOST_LINE = 2**20
 _MOST_SEEDS = 100_000
 _MOST_NUMBER = 2**53
@@ -48,6 +51,8 @@ class Run:
     """The seeds, in the order of the metrics' first axis."""
     epochs: NDArray[np.int64]
     """The epochs that every seed has finished, ascending, in the order of the metrics' second axis."""
+    remarks: tuple[dict[str, Any], ...] = ()
+    """What the run has remarked upon: `text`, after how many epochs (`epoch`), and its `kind`."""
 
     @property
     def algorithm(self) -> str:
@@ -89,6 +94,12 @@ class Run:
         return self.description.get("adjustment_epoch")
 
     @property
+    def best(self) -> list[dict[str, Any]]:
+        """What is known of each seed's best policy, in the order of the seeds; empty where the run does not say."""
+        told = {one["seed"]: one for one in self.description.get("best") or []}
+        return [told[seed] for seed in self.seeds if seed in told]
+
+    @property
     def note(self) -> str:
         """What every picture of this run must say."""
         return self.description.get("note") or ""
@@ -107,7 +118,23 @@ def read(path: str | Path) -> Run:
         _check_complete(path, description, epochs)
     metrics = _stack(path / METRICS, rows, seeds, epochs)
     _check(path / METRICS, metrics, len(description["problem"]["limits"]))
-    return Run(path=path, description=description, metrics=metrics, seeds=seeds, epochs=np.asarray(epochs))
+    said = tuple(read_remarks(path))
+    return Run(
+        path=path, description=description, metrics=metrics, seeds=seeds, epochs=np.asarray(epochs), remarks=said
+    )
+
+
+def read_remarks(path: Path) -> list[dict[str, Any]]:
+    """What a run has remarked upon; lines that are not whole are left out: they are advice, and no result."""
+    file = path / REMARKS
+    found = []
+    for line in files.read(file, _MOST_REMARKS).split(b"\n") if file.exists() else []:
+        if len(line) > _MOST_LINE or not files.line_is_whole(line):
+            continue
+        row = files.parse(line, str(file))
+        if _counts(row.get("epoch")) and _are_words([row.get("kind"), row.get("text")]):
+            found.append({name: row[name] for name in ("epoch", "kind", "text")})
+    return found
 
 
 def _check_complete(path: Path, description: dict[str, Any], epochs: list[int]) -> None:
@@ -179,6 +206,7 @@ def _check_description(file: Path, description: dict[str, Any]) -> None:
         "note": isinstance(description.get("note") or "", str),
         "status": isinstance(description.get("status", ""), str),
         "seconds": description.get("seconds") is None or _is_number(description["seconds"], int, float),
+        "best": _are_best(description.get("best") or [], problem),
         "versions": isinstance(versions, dict) and _are_words(list(versions.values())),
     }
     if description["format"] > OLDEST:
@@ -315,6 +343,20 @@ def _check(file: Path, metrics: dict[str, NDArray[np.float64]], constraints: int
         if metrics[name].shape[2:] != shape:
             wanted = f"a list of {constraints}, one per constraint" if shape else "a single number"
             raise InvalidInput(f"{file}: {name!r} must be {wanted}.")
+
+
+def _are_best(found: object, problem: dict[str, Any]) -> bool:
+    """Whether this is what a run tells of its seeds' best policies."""
+    limits = problem.get("limits")
+    count = len(limits) if isinstance(limits, list) else 0
+    return isinstance(found, list) and all(
+        isinstance(one, dict)
+        and _counts(one.get("seed"), one.get("epoch"))
+        and all(_is_number(one.get(name), int, float) for name in ("return", "return_error"))
+        and all(_is_list(one.get(name), int, float) and len(one[name]) == count for name in ("cost", "cost_error"))
+        and isinstance(one.get("known"), bool)
+        for one in found
+    )
 
 
 def _entry(value: object) -> NDArray[np.float64] | None:

@@ -1,0 +1,98 @@
+"""Which policy of a run is taken: the best that training has met, unless the newest is asked for."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from apdo import best, loop
+from apdo.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The best policy of a seed, and what the batch that it drew says of it."""
+
+    seed: int
+    epoch: int
+    """Whose batch it drew: the policy after so many epochs of learning."""
+    returned: float
+    """The return that the objective speaks of."""
+    return_error: float
+    cost: tuple[float, ...]
+    """The costs that the limits speak of."""
+    cost_error: tuple[float, ...]
+    known: bool
+    """Whether it is known, with 95 % confidence, to keep the limits."""
+
+    def plain(self) -> dict[str, Any]:
+        """As `run.json` has it."""
+        return {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "return": self.returned,
+            "return_error": self.return_error,
+            "cost": list(self.cost),
+            "cost_error": list(self.cost_error),
+            "known": self.known,
+        }
+
+    def words(self) -> str:
+        """Which policy it is."""
+        if self.known:
+            return f"the policy of epoch {self.epoch}, the best that is known to keep the limits"
+        return f"the policy of epoch {self.epoch}, the nearest to the limits, for none is known to keep them"
+
+    def figures(self) -> str:
+        """What training saw of it."""
+        costs = ", ".join(f"{cost:.4g} ± {error:.2g}" for cost, error in zip(self.cost, self.cost_error, strict=True))
+        return f"return {self.returned:.4g} ± {self.return_error:.2g}, cost {costs}"
+
+
+def found(seeds: Sequence[int], state: loop.State) -> list[Found]:
+    """The best policy of each seed; nothing where none is kept, or before the first epoch."""
+    kept = state.best
+    if kept is None or int(kept.epoch[0]) == best.NONE:
+        return []
+    returned, return_error = np.asarray(kept.returned), np.asarray(kept.return_error)
+    cost, cost_error = (np.asarray(values, dtype=float) for values in (kept.cost, kept.cost_error))
+    return [
+        Found(
+            seed=seed,
+            epoch=int(kept.epoch[i]),
+            returned=float(returned[i]),
+            return_error=float(return_error[i]),
+            cost=tuple(cost[i].tolist()),
+            cost_error=tuple(cost_error[i].tolist()),
+            known=bool(kept.known[i]),
+        )
+        for i, seed in enumerate(seeds)
+    ]
+
+
+def policies(training: loop.Training, seeds: Sequence[int], state: loop.State, newest: bool = False) -> list[Policy]:
+    """The policy of each seed: the best where one is kept, unless the newest is asked for."""
+    after = int(state.epoch)
+    there = [] if newest else found(seeds, state)
+    if state.best is None or not there:
+        why = "" if newest or loop.keeps_best(training.algorithm) else ": its batches say nothing of the policies"
+        networks = jax.vmap(training.algorithm.learned_policy)(state.algorithm)
+        return _policies(training, networks, [f"the newest policy, after {after} epochs{why}"] * len(seeds))
+    return _policies(training, state.best.policy, [one.words() for one in there])
+
+
+def _policies(training: loop.Training, networks: PyTree, about: list[str]) -> list[Policy]:
+    problem = training.problem
+    return [
+        Policy(
+            jax.tree.map(lambda leaf, i=i: leaf[i], networks),
+            problem.observation_size,
+            seed=i,
+            discrete=problem.discrete_actions,
+            about=words,
+        )
+        for i, words in enumerate(about)
+    ]

@@ -1,0 +1,237 @@
+"""What a run's own numbers say is wrong with it, in one line each, said once.
+
+Every remark is a pure function of the metrics so far, so that a run that was interrupted says what it would have said
+without. None depends on units: costs are held against their limit and their own error, multipliers against themselves.
+A remark is made where it holds in at least half of the seeds. Metrics that an algorithm does not have make no remark.
+The axes are E epochs, S seeds and M constraints.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+History = Mapping[str, np.ndarray]
+"""Metrics by name, [E, S] or [E, S, M]."""
+Flags = NDArray[np.bool_]
+
+CONFIDENCE = 1.645
+"""Standard errors between a mean and its one-sided bound of 95 %."""
+SHARE = 0.5
+"""Of the seeds in which a remark must hold."""
+IN_A_ROW = 10
+"""Epochs over its limit that a cost without a multiplier is given."""
+WINDOW = 20
+"""Epochs over which a multiplier is watched growing, and a cost falling."""
+GROWTH = 1.2
+"""By which factor it grows from one half of the window to the other."""
+FALL = 0.25
+"""What part of its excess a cost must lose meanwhile to count as falling."""
+LATE = 0.75
+"""The part of the run after which, and at whose end, a limit that nothing has kept is remarked upon."""
+PRECISION = 0.1
+"""To what part of its limit a batch should know its cost, within two standard errors."""
+NEAR = 0.5
+"""Within what part of its limit a cost is near it."""
+ABOUT_ZERO = 0.01
+"""Of the largest that a multiplier has been."""
+MOSTLY = 0.9
+"""The part of a run's second half in which a limit that does not bind leaves room."""
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What does not change in a run."""
+
+    limits: tuple[float, ...]
+    names: tuple[str, ...]
+    """Of the costs."""
+    epochs: int
+    """How many are planned."""
+    batch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """One line for the user."""
+
+    kind: str
+    """What is said once: the function's name and the constraint's number, or the text itself."""
+    text: str
+
+
+def of(history: History, about: About, since: int = 0) -> list[Remark]:
+    """All that there is to say after these epochs.
+
+    `since` is the first epoch of the multipliers that now hold: an adjustment begins them anew, and while one is being
+    waited for they say nothing.
+    """
+    if not {"cost", "cost_error"} <= history.keys() or not len(history["cost"]):
+        return []
+    checks = (idle, in_vain, out_of_reach, too_few_samples, slack)
+    found = []
+    for check in checks:
+        for i in range(len(about.limits)):
+            if text := check(history, about, i, since):
+                found.append(Remark(f"{check.__name__} {i}", text))
+    return found
+
+
+def idle(history: History, about: About, i: int, since: int) -> str:
+    """A multiplier at 0 while the cost is over the limit."""
+    if "multiplier" not in history or len(history["cost"]) - since < IN_A_ROW:
+        return ""
+    last = _last(history, i, IN_A_ROW)
+    quiet = (last.multiplier == 0.0) & (last.low > about.limits[i])
+    if "recovering" in history:
+        # A step that only lowers costs needs no multiplier for it.
+        quiet &= history["recovering"][-IN_A_ROW:] == 0.0
+    if not (holds := quiet.all(axis=0)).mean() >= SHARE:
+        return ""
+    cost = _short(last.cost[:, holds].mean())
+    return (
+        f"{about.names[i]} costs {cost}, over its limit {about.limits[i]:g}, and its multiplier has been 0 for "
+        f"{IN_A_ROW} epochs{_seeds(holds)}: nothing holds it back. A larger --dual-step or --initial-multiplier would."
+    )
+
+
+def in_vain(history: History, about: About, i: int, since: int) -> str:
+    """A multiplier that grows while the cost does not fall."""
+    if "multiplier" not in history or len(history["cost"]) - since < WINDOW:
+        return ""
+    last, half = _last(history, i, WINDOW), WINDOW // 2
+    before, after = last.cost[:half].mean(axis=0), last.cost[half:].mean(axis=0)
+    excess = before - about.limits[i]
+    spread = np.sqrt(np.square(last.error).sum(axis=0)) / half
+    lost = before - after + CONFIDENCE * spread
+    small, large = last.multiplier[:half].mean(axis=0), last.multiplier[half:].mean(axis=0)
+    holds = (large > GROWTH * small) & (excess > CONFIDENCE * spread) & (lost < FALL * excess)
+    if not holds.mean() >= SHARE:
+        return ""
+    ends = [_short(last.multiplier[place][holds].mean()) for place in (0, -1)]
+    costs = [_short(part[holds].mean()) for part in (before, after)]
+    return (
+        f"the multiplier of {about.names[i]} went from {ends[0]} to {ends[1]} in {WINDOW} epochs{_seeds(holds)} and "
+        f"the cost from {costs[0]} to {costs[1]}, over its limit {about.limits[i]:g}: the multiplier is too small, "
+        "or no policy within reach costs less. A larger --dual-step shows which."
+    )
+
+
+def out_of_reach(history: History, about: About, i: int, since: int) -> str:  # noqa: ARG001
+    """A limit below anything seen, late in the run."""
+    seen = len(history["cost"])
+    if "multiplier" not in history or seen not in (math.ceil(LATE * about.epochs), about.epochs):
+        return ""
+    every = _last(history, i, seen)
+    holds = np.asarray((every.low > about.limits[i]).all(axis=0))
+    if not holds.mean() >= SHARE:
+        return ""
+    return (
+        f"the limit {about.limits[i]:g} of {about.names[i]} is below anything seen in {seen} epochs{_seeds(holds)}: "
+        f"the least cost was {_short(every.cost[:, holds].min())}. It may be one that no policy can keep."
+    )
+
+
+def too_few_samples(history: History, about: About, i: int, since: int) -> str:  # noqa: ARG001
+    """A batch too small to know its own cost against the limit, where that matters."""
+    limit = abs(about.limits[i])
+    if limit == 0.0 or len(history["cost"]) < IN_A_ROW:
+        return ""
+    last = _last(history, i, IN_A_ROW)
+    error, cost = np.median(last.error, axis=0), last.cost.mean(axis=0)
+    gap = np.abs(cost - about.limits[i])
+    matters = (gap <= NEAR * limit) | (gap <= 2.0 * error) | (np.median(last.multiplier, axis=0) > 0.0)
+    holds = matters & (2.0 * error > PRECISION * limit)
+    if not holds.mean() >= SHARE:
+        return ""
+    typical = float(np.median(error[holds]))
+    enough = _rounded_up(about.batch * (2.0 * typical / (PRECISION * limit)) ** 2)
+    return (
+        f"a batch of {about.batch:,} samples knows what {about.names[i]} costs to ±{_short(2.0 * typical)} only, and "
+        f"the limit is {about.limits[i]:g}: the rest is noise. --batch {enough} would know it to a tenth."
+    )
+
+
+def slack(history: History, about: About, i: int, since: int) -> str:
+    """A limit that does not bind, at the run's end."""
+    seen = len(history["cost"])
+    if "multiplier" not in history or seen < about.epochs or seen < 2 * IN_A_ROW or since > seen // 2:
+        return ""
+    half = _last(history, i, seen - seen // 2)
+    largest = history["multiplier"][..., i].max(axis=0, keepdims=True)
+    room = ((half.high < about.limits[i]) & (half.multiplier <= ABOUT_ZERO * largest)).mean(axis=0)
+    holds = room >= MOSTLY
+    if not holds.mean() >= SHARE:
+        return ""
+    return (
+        f"the limit {about.limits[i]:g} of {about.names[i]} did not bind in the second half of the run{_seeds(holds)}: "
+        f"the cost was {_short(half.cost[:, holds].mean())} with a multiplier of 0. A lower limit might cost no return."
+    )
+
+
+class Book:
+    """The remarks of a run: each is written down and told, once."""
+
+    def __init__(
+        self,
+        said: Iterable[Mapping[str, Any]],
+        write: Callable[[dict[str, Any]], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`said` are those of the run before it was interrupted."""
+        self._said = {one["kind"] for one in said}
+        self._write, self._tell = write, tell
+
+    def note(self, remark: Remark, epoch: int) -> None:
+        """A remark after so many epochs, unless it was made before."""
+        if remark.kind not in self._said:
+            self._said.add(remark.kind)
+            self._write({"epoch": epoch, "kind": remark.kind, "text": remark.text})
+            self._tell(f"remark: {remark.text}")
+
+    def say(self, text: str, epoch: int) -> None:
+        """A sentence from elsewhere, such as an adjustment's; nothing if it is empty."""
+        if line := " ".join(text.split()):
+            self.note(Remark(line, line), epoch)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Last:
+    """The last epochs of one constraint, each [E, S]."""
+
+    cost: np.ndarray
+    error: np.ndarray
+    multiplier: np.ndarray
+    """0 where there is none."""
+
+    @property
+    def low(self) -> np.ndarray:
+        return self.cost - CONFIDENCE * self.error
+
+    @property
+    def high(self) -> np.ndarray:
+        return self.cost + CONFIDENCE * self.error
+
+
+def _last(history: History, i: int, epochs: int) -> _Last:
+    cost, error = (history[name][-epochs:, :, i].astype(np.float64) for name in ("cost", "cost_error"))
+    own = history["multiplier"][-epochs:, :, i].astype(np.float64) if "multiplier" in history else np.zeros_like(cost)
+    return _Last(cost=cost, error=error, multiplier=own)
+
+
+def _seeds(holds: Flags) -> str:
+    """In how many seeds, where not in all."""
+    return "" if holds.all() else f" in {int(holds.sum())} of {len(holds)} seeds"
+
+
+def _rounded_up(samples: float) -> int:
+    """At least so many, with two digits."""
+    unit = 10 ** max(0, math.floor(math.log10(samples)) - 1)
+    return math.ceil(samples / unit) * unit
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,143 @@
+"""The best policy of a training: the rule, its freedom from units, and whose batch speaks of whom."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from apdo import best, loop
+from apdo.algorithms import pd_ddpg, pdo
+from problems import Reach, problem_of, training_of
+from test_loop import CONFIGS
+
+LIMITS = (0.5, -2.0)
+
+
+def problem(limits=LIMITS, cost_discount=1.0):
+    made = problem_of(Reach(costs=len(limits)), 200, limits)
+    return dataclasses.replace(made, cost_discount=cost_discount)
+
+
+def history(rng, epochs=40, limits=LIMITS, near=1.0):
+    """Costs around their limits, as a batch would report them; the policy of an epoch is the epoch's number."""
+    sizes = np.abs(np.asarray(limits))
+    cost = np.asarray(limits) + near * sizes * rng.normal(0.3, 1.0, size=(epochs, len(limits)))
+    return [
+        {
+            "return": rng.normal(),
+            "discounted_return": rng.normal(),
+            "return_error": rng.uniform(0.0, 0.5),
+            "cost": cost[k],
+            "cost_error": rng.uniform(0.0, 0.2, size=len(limits)) * sizes,
+        }
+        for k in range(epochs)
+    ]
+
+
+def follow(rows, problem, episodes=50, reward=1.0, cost=1.0):
+    """The best after each epoch, with rewards and costs in other units."""
+    units = {"return": reward, "discounted_return": reward, "return_error": reward, "cost": cost, "cost_error": cost}
+    scaled = dataclasses.replace(problem, limits=tuple(cost * limit for limit in problem.limits))
+    kept, seen = best.start({"weight": jnp.asarray(-1.0)}, scaled), []
+    for k, row in enumerate(rows):
+        metrics = {name: jnp.asarray(units[name] * np.asarray(value, np.float32)) for name, value in row.items()}
+        policy = {"weight": jnp.asarray(float(k))}
+        kept = best.update(kept, scaled, policy, metrics, jnp.asarray(episodes), jnp.asarray(k, dtype=jnp.int32))
+        seen.append(kept)
+    return seen
+
+
+def by_hand(rows, limits, name):
+    """The rule as it is told, over all epochs at once."""
+
+    def upper(row):
+        return [cost + 1.645 * error for cost, error in zip(row["cost"], row["cost_error"], strict=True)]
+
+    known = [k for k, row in enumerate(rows) if all(u <= d for u, d in zip(upper(row), limits, strict=True))]
+    if known:
+        return max(known, key=lambda k: rows[k][name] - 1.645 * rows[k]["return_error"]), True
+
+    def worst(row):
+        parts = zip(upper(row), limits, row["cost"], strict=True)
+        return max((u - d) / max(abs(d), abs(c)) for u, d, c in parts if u > d)
+
+    return min(range(len(rows)), key=lambda k: worst(rows[k])), False
+
+
+@pytest.mark.parametrize("cost_discount", [1.0, 0.9])
+@pytest.mark.parametrize("limits", [LIMITS, (0.5,), (3.0, 1.0, -0.1)])
+def test_the_best_of_every_prefix_is_what_the_rule_names_over_all_of_it(limits, cost_discount):
+    name, kinds = "discounted_return" if cost_discount < 1 else "return", set()
+    for seed in range(12):
+        rows = history(np.random.default_rng(seed), limits=limits)
+        for k, kept in enumerate(follow(rows, problem(limits, cost_discount))):
+            epoch, known = by_hand(rows[: k + 1], limits, name)
+            assert (int(kept.epoch), bool(kept.known)) == (epoch, known)
+            assert float(kept.policy["weight"]) == epoch
+            np.testing.assert_allclose(kept.cost, rows[epoch]["cost"], rtol=1e-6)
+            assert float(kept.returned) == pytest.approx(rows[epoch][name])
+            kinds.add(known)
+    assert kinds == {True, False}
+
+
+@pytest.mark.parametrize(("reward", "cost"), [(2.0**20, 1.0), (1.0, 2.0**-30), (2.0**-40, 2.0**35)])
+def test_units_that_are_powers_of_two_change_no_bit(reward, cost):
+    rows = history(np.random.default_rng(3))
+    for one, other in zip(follow(rows, problem()), follow(rows, problem(), reward=reward, cost=cost), strict=True):
+        assert (int(one.epoch), bool(one.known)) == (int(other.epoch), bool(other.known))
+        assert float(other.returned) == reward * float(one.returned)
+        np.testing.assert_array_equal(other.cost, cost * one.cost)
+
+
+def test_a_limit_of_nothing_is_kept_by_no_cost_and_exceeded_least_by_the_least():
+    rows = history(np.random.default_rng(0), epochs=3, limits=(1.0,))
+    for row, value in zip(rows, (0.5, 0.0, 0.25), strict=True):
+        row["cost"], row["cost_error"] = np.array([value]), np.array([0.1 * value])
+    kept = follow(rows, problem((0.0,)))
+    assert [(int(one.epoch), bool(one.known)) for one in kept] == [(0, False), (1, True), (1, True)]
+
+
+def test_one_episode_says_nothing_of_how_much_episodes_differ():
+    rows = history(np.random.default_rng(0), epochs=1)
+    rows[0] |= {"cost": np.asarray(LIMITS) - 1.0, "cost_error": np.zeros(2)}
+    assert bool(follow(rows, problem(), episodes=2)[0].known)
+    assert not bool(follow(rows, problem(), episodes=1)[0].known)
+
+
+def test_the_batch_of_an_epoch_speaks_of_the_policy_before_its_step():
+    """A limit that anything keeps: the best is that of the highest lower bound, and its policy the one that acted."""
+    training = training_of(pdo, CONFIGS["pdo"][1], limits=(100.0,))
+    advance, one = loop.make_advance(training), jnp.asarray(1, dtype=jnp.int32)
+    state, policies, bounds = loop.start(training, [3, 4]), [], []
+    for _ in range(5):
+        policies.append(jax.tree.map(np.array, training.algorithm.learned_policy(state.algorithm)))
+        chunk = advance(state, one)
+        state, row = chunk.state, jax.tree.map(lambda leaf: np.asarray(leaf[0]), chunk.metrics)
+        bounds.append(row["discounted_return"] - 1.645 * row["return_error"])
+    kept = state.best
+    assert kept is not None
+    np.testing.assert_array_equal(kept.epoch, np.argmax(bounds, axis=0))
+    assert np.asarray(kept.known).all()
+    for s in (0, 1):
+        acted = policies[int(kept.epoch[s])]
+        for ours, theirs in zip(jax.tree.leaves(kept.policy), jax.tree.leaves(acted), strict=True):
+            np.testing.assert_array_equal(ours[s], theirs[s])
+
+
+def test_an_epoch_that_breaks_leaves_the_best_as_it_was():
+    """The reward is NaN: the epoch does not count, and is nobody's best."""
+    sound, broken = (training_of(pdo, CONFIGS["pdo"][1], task) for task in (Reach(), Reach(reward_after=3)))
+    two = jnp.asarray(2, dtype=jnp.int32)
+    state = loop.make_advance(sound)(loop.start(sound, [0]), two).state
+    before = jax.tree.map(np.array, state.best)
+    chunk = loop.make_advance(broken)(state, two)
+    assert int(chunk.done) == 0
+    for ours, theirs in zip(jax.tree.leaves(chunk.state.best), jax.tree.leaves(before), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_noise_that_a_policy_has_not_makes_no_best_of_it():
+    training = training_of(pd_ddpg, CONFIGS["pd-ddpg"][1])
+    assert loop.start(training, [0]).best is None
