@@ -89,3 +89,22 @@ class Broken:
 
     def close(self):
         pass
+
+
+class Line(gymnasium.Env):
+    """A point that is pushed along a line and earns by how far it moves, in a unit of choice."""
+
+    def __init__(self, reward_unit=1.0):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.reward_unit = reward_unit
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = np.array([0.1 * self.np_random.normal(), 0.0])
+        return self.state.copy(), {}
+
+    def step(self, action):
+        self.state = np.array([0.8 * self.state[0] + float(action[0]), self.state[1] + 1.0])
+        reward = float(action[0]) - 0.25 * float(action[0]) ** 2
+        return self.state.copy(), self.reward_unit * reward, bool(self.state[0] < -3.0), False, {}

@@ -104,7 +104,8 @@ def run(training, seeds, epochs):
         history.append({name: value[0] for name, value in chunk.metrics.items()})
         if adjuster.due(epoch):
             learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
-            state, _ = adjuster.finish(state, learner)
+            supported = jnp.ones(len(seeds), dtype=bool)
+            state, _ = adjuster.finish(state, learner, supported)
     return state, history
 
 

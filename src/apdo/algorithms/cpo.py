@@ -50,7 +50,7 @@ _LEAST_BELIEF = 0.01
 class Config(dial.Config):
     """Settings of CPO."""
 
-    search: trust_region.LineSearch = option(trust_region.LineSearch(), "the step's bounds and search", PAPER)
+    search: trust_region.LineSearch = option(trust_region.LineSearch(radius=0.02), "the step's bounds and search", OURS)
     policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation, reward", PAPER, within=(0.0, 1.0))

@@ -237,6 +237,7 @@ def learn(
     problem, units = view(config, problem, buffer)
     starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
     end = state.iteration + iterations
+    follow = following(config, problem, total)
     unaveraged = 0 if total is None else int((1.0 - config.averaged) * total) // BLOCK * BLOCK
 
     def block(state: LearnerState) -> LearnerState:
@@ -247,7 +248,7 @@ def learn(
         def one(i: Int[Array, ""], carry: tuple[LearnerState, Array]) -> tuple[LearnerState, Array]:
             state, sums = carry
             now = jax.tree.map(lambda leaf: leaf[i], draws)
-            state, cost = iterate(config, problem, state, now, units.limit, 1.0 - fall)
+            state, cost = iterate(config, problem, state, now, units.limit, 1.0 - fall, follow)
             return state, sums + jnp.stack([state.multiplier.value, state.multiplier.integral, cost])
 
         count = jnp.minimum(BLOCK, end - state.iteration)
@@ -265,6 +266,21 @@ def learn(
         )
 
     return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
+
+
+def following(config: Learner, problem: Problem, iterations: int | None) -> float:
+    """τ: the configured one or, where so many iterations are few for it, one by which values still come to rest.
+
+    A value is learned step by step from the end of the horizon: with T effective steps that takes some T / τ iterations.
+    """
+    if iterations is None or config.units == "own":
+        return config.target_rate
+    steps = max(objective.effective_steps(gamma, problem.horizon) for gamma in objective.sum_discounts(problem))
+    return min(1.0, max(config.target_rate, _SETTLED * steps / iterations))
+
+
+_SETTLED = 5.0
+"""How often the values could come to rest in the iterations that there are."""
 
 
 def working_bytes(config: Learner, problem: Problem) -> int:
@@ -350,11 +366,12 @@ def iterate(
     draws: Draws,
     limit: Float[Array, " M"],
     rate: float | Float[Array, ""] = 1.0,
+    follow: float = 0.001,
 ) -> tuple[LearnerState, Float[Array, " M"]]:
     """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
 
     The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this
-    iteration. Rates are multiplied by `rate`.
+    iteration. Rates are multiplied by `rate`; targets follow by `follow`.
     """
     batch = draws.batch
     target = targets(problem, state.target, draws)
@@ -396,7 +413,7 @@ def iterate(
     learned = eqx.tree_at(lambda n: n.actor, judged, actor)
     after = LearnerState(
         learned=learned,
-        target=jax.tree.map(partial(_follow, config.target_rate), learned, state.target),
+        target=jax.tree.map(partial(_follow, follow), learned, state.target),
         critic_optimiser=critic_optimiser,
         actor_optimiser=actor_optimiser,
         multiplier=dual.update(config.rule, state.multiplier, cost - limit, rate * config.dual_rate),
@@ -455,10 +472,6 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def empty_buffer(problem: Problem, capacity: int) -> replay.Replay:
     """A buffer for the transitions of a problem."""
     return replay.init(capacity, problem.batch, problem.observation_size, problem.action_size, problem.constraints)
-
-
-samples_its_policy = False
-"""Batches are drawn with exploration noise, which the learned policy has not: they say nothing of it."""
 
 
 def memory(config: Config, problem: Problem) -> Float[Array, " A"]:  # noqa: ARG001

@@ -36,7 +36,9 @@ learned_policy = on_policy.learned_policy
 class Config(dial.Config):
     """Settings of PDO."""
 
-    primal: primal_steps.Config = option(primal_steps.Ppo(), "the policy step", OURS, choices=primal_steps.CHOICES)
+    primal: primal_steps.Config = option(
+        primal_steps.Trpo(radius=0.02), "the policy step", OURS, choices=primal_steps.CHOICES
+    )
     policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation, reward", PAPER, within=(0.0, 1.0))

@@ -103,9 +103,9 @@ def _calibrate(
         known=jnp.asarray(np.flatnonzero(~last | data.terminated)),
     )
     fit: Callable[..., pd_ddpg.Networks] = jax.jit(
-        lambda steps, count, key: dual_diagnostics.behaviour_critic(learner, problem, steps, count, key)
+        lambda steps, key: dual_diagnostics.behaviour_critic(learner, problem, steps, iterations, key)
     )
-    critic = fit(steps, jnp.asarray(iterations), key)
+    critic = fit(steps, key)
 
     # Everything as the limits mean it; where a total is read off discounted sums, those stand for it.
     size_of = np.concatenate([np.asarray(units.reward)[None], np.asarray(units.cost)]) / units.share

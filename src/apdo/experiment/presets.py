@@ -5,18 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 _TRUST_REGION = {"radius": 0.01, "iterations": 10, "damping": 1e-5, "fraction": 0.2, "shrink": 0.8, "trials": 15}
-_NETWORKS = {"policy.hidden": (64, 32), "policy.log_std": 0.0, "critic.hidden": (64, 32), "trace": 0.95}
+_NETWORKS = {"policy.hidden": (64, 32), "policy.log_std": 0.0, "policy.bound": 0.0}
+_NETWORKS |= {"critic.hidden": (64, 32), "trace": 0.95}
 _TRPO_STEP = {"primal": "trpo"} | {f"primal.{name}": value for name, value in _TRUST_REGION.items()}
 _RUN = {"batch": 50_000, "epochs": 150}
-_PDO = _RUN | _NETWORKS | _TRPO_STEP | {"dual_step": 0.1, "initial_multiplier": 0.0}
-_STEERED = {"primal": "ppo", "rule": "pid", "rule.proportional": 20.0, "dual_step": 2.0}
-_FAST = _STEERED | {
+_PDO = _RUN | _NETWORKS | _TRPO_STEP
+_PDO |= {"rule": "ascent", "units": "own", "dual_step": 0.1, "initial_multiplier": 0.0}
+_FAST = {
     "batch": 10_000,
-    "epochs": 60,
+    "samples": 600_000,
     "k_adj": 4,
-    "adjust": "primal-dual",
     "explore": True,
-    "policy.bound": 2.0,
     # Of so few samples the actor is to be careful; λ comes out a little low, and PID brings it up.
     "off_policy.learner.cloning": 0.025,
 }
@@ -64,12 +63,12 @@ PRESETS = {
             "pdo": _PDO,
             "cpo": _RUN
             | _NETWORKS
-            | {"cost_trace": 1.0}
+            | {"cost_trace": 1.0, "doubt": False, "history": 0.0}
             | {f"search.{name}": value for name, value in _TRUST_REGION.items()},
             "pd-ddpg": {f"learner.{name}": value for name, value in LEARNER.items()}
             | {"replay_capacity": 1_000_000, "updates": 1.0},
             "apdo": _PDO
-            | {"k_adj": 5, "adjust": "dual", "replay_capacity": 1_000_000}
+            | {"k_adj": 5, "adjust": "dual", "check": False, "explore": False, "replay_capacity": 1_000_000}
             | {"off_policy.iterations": 500_000, "off_policy.members": 1, "off_policy.spread": 1.0}
             | {f"off_policy.learner.{name}": value for name, value in LEARNER.items()},
         },
@@ -82,7 +81,7 @@ PRESETS = {
         what="150,000 samples of any algorithm, for a first look on two CPU cores",
         by_algorithm={
             "trpo": _DEMO,
-            "pdo": _DEMO | _STEERED,
+            "pdo": _DEMO,
             "cpo": _DEMO,
             "pd-ddpg": {"epochs": 100, "batch": 600, "replay_capacity": 60_000},
             "apdo": _FAST | _DEMO,

@@ -20,8 +20,15 @@ BOOKKEEPING = ("checkpoint_every", "keep")
 class Settings:
     """How long a run is, on how many seeds, against which limits."""
 
-    epochs: int = option(150, "epochs to train", PAPER, above=0)
-    batch: int = option(50_000, "environment steps of one epoch, rounded up to whole episodes", PAPER, above=0)
+    samples: int = option(250_000, "environment steps to train, where epochs are not given", OURS, above=0)
+    epochs: int = option(0, "epochs to train; 0: as many as the samples make", OURS, within=(0, 10**9))
+    batch: int = option(
+        0,
+        "environment steps of one epoch, rounded up to whole episodes; 0: those of 20 episodes, or 5,000 if that is "
+        "more, and at most 20,000",
+        OURS,
+        within=(0, 10**9),
+    )
     seeds: int = option(1, "independent repetitions, run side by side in one program", OURS, above=0, most=10_000)
     seed: int = option(0, "the first seed; the others follow it", OURS, within=(0, 2**31))
     limits: tuple[float, ...] = option((), "one limit for each cost, with commas; empty: the task's own", TASK)
@@ -171,9 +178,22 @@ def specify(
         note = PRESETS[preset].note
         parts = _lay_over(parts, PRESETS[preset].options(algorithm))
     parts = _lay_over(parts, changes or {})
+    parts["settings"] = _sized(parts["settings"], parts["environment_config"].horizon)
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
     experiment.check()
     return experiment
+
+
+EPISODES, FEWEST, MOST = 20, 5_000, 20_000
+"""What a batch has unless told otherwise: so many episodes, but no fewer and no more samples than these."""
+
+
+def _sized(settings: Settings, horizon: int) -> Settings:
+    """The settings with a batch and a number of epochs that were left open, and the samples that they make."""
+    batch = settings.batch or max(horizon, min(max(EPISODES * horizon, FEWEST), MOST))
+    whole = -(-batch // horizon) * horizon
+    epochs = settings.epochs or -(-settings.samples // whole)
+    return dataclasses.replace(settings, batch=batch, epochs=epochs, samples=epochs * whole)
 
 
 def _lay_over(parts: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
