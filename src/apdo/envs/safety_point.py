@@ -84,7 +84,9 @@ def drive(robot: Robot, action: Float[Array, "2"]) -> Robot:
     robot = eqx.tree_at(lambda r: r.action, robot, action)
     for _ in range(SUBSTEPS):
         robot = _substep(robot)
-    return robot
+    # Kept small, and so as exact as it was at the start.
+    turns = jnp.round(robot.heading / (2.0 * math.pi))
+    return eqx.tree_at(lambda r: r.heading, robot, robot.heading - 2.0 * math.pi * turns)
 
 
 def _substep(robot: Robot) -> Robot:
@@ -139,10 +141,10 @@ def lidar(robot: Robot, objects: Objects, reach: float) -> Float[Array, " bins"]
 
     An object shows fully in its own bin, and in the two next to it the more, the nearer to them it lies.
     """
-    offset = objects - robot.position
-    distance = jnp.sqrt(jnp.sum(jnp.square(offset), axis=-1))
+    offset = objects - robot.position[None]
+    distance = _distance(objects, robot.position[None])
     angle = jnp.arctan2(offset[:, 1], offset[:, 0]) - robot.heading
-    away = angle[:, None] * (BINS / (2.0 * math.pi)) - (jnp.arange(BINS) + 0.5)
+    away = angle[:, None] * (BINS / (2.0 * math.pi)) - (jnp.arange(BINS) + 0.5)[None]
     away = away - BINS * jnp.round(away / BINS)
     share = jnp.clip(1.5 - jnp.abs(away), 0.0, 1.0)
     nearness = jnp.maximum(0.0, 1.0 - distance / reach)
@@ -221,7 +223,7 @@ class PointGoal:
         robot = drive(state.robot, action)
         now = _distance(robot.position, state.goal)
         reached = now <= GOAL_SIZE
-        inside = jnp.any(_distance(robot.position, state.hazards) < HAZARD_SIZE)
+        inside = jnp.any(_distance(robot.position[None], state.hazards) < HAZARD_SIZE)
         moved = eqx.tree_at(lambda s: s.robot, state, robot)
         goal, found = self.next_goal(moved, key, reached)
         onward = eqx.tree_at(lambda s: s.goal, moved, goal)
@@ -325,14 +327,13 @@ class PointCircle2(PointCircle):
     walls = 4
 
 
-def _distance(one: Float[Array, "2"], other: Float[Array, "*n 2"]) -> Float[Array, "*n"]:
+def _distance(one: Float[Array, "*n 2"], other: Float[Array, "*m 2"]) -> Float[Array, "*k"]:
     return jnp.sqrt(jnp.sum(jnp.square(one - other), axis=-1))
 
 
 def _clear(drawn: Float[Array, "draws 2"], others: Objects, apart: Float[Array, " objects"]) -> Bool[Array, " draws"]:
     """Which draws keep clear of all others."""
-    distance = jnp.sqrt(jnp.sum(jnp.square(drawn[:, None] - others[None]), axis=-1))
-    return jnp.all(distance >= apart[None], axis=-1)
+    return jnp.all(_distance(drawn[:, None], others[None]) >= apart[None], axis=-1)
 
 
 def _first(drawn: Float[Array, "draws 2"], fits: Bool[Array, " draws"]) -> Float[Array, "2"]:
@@ -350,7 +351,7 @@ def _layout(key: PRNGKeyArray, extent: float, keepouts: tuple[float, ...]) -> Ob
         i, keepout, drawn = turn
         drawn = drawn * (extent - keepout)
         fits = _clear(drawn, placed, own + keepout)
-        return jnp.where(jnp.arange(count)[:, None] == i, _first(drawn, fits), placed), jnp.any(fits)
+        return jnp.where(jnp.arange(count)[:, None] == i, _first(drawn, fits)[None], placed), jnp.any(fits)
 
     def attempt(carry: tuple[Array, Array, Objects]) -> tuple[Array, Array, Objects]:
         tried, _, _ = carry
