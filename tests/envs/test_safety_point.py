@@ -335,3 +335,87 @@ def test_circles_begin_anywhere_around_the_middle():
         uniform = (np.asarray(states.position[:, axis]) + 0.8) / 1.6
         assert stats.kstest(uniform, "uniform").pvalue > 0.005
     assert stats.kstest(np.asarray(states.heading) / (2.0 * math.pi), "uniform").pvalue > 0.005
+
+
+def pushed(poses):
+    """The vase [T, 3] along a robot's way, given as the recorded poses [T, 6], and that of the recorded vase."""
+    robots = jax.vmap(lambda pose: sp.rest(pose[:2], pose[2]))(poses)
+
+    def advance(vase, robots):
+        place, heading = sp.push(robots[0], robots[1], vase[:2], vase[2])
+        vase = jnp.concatenate([place, heading[None]])
+        return vase, vase
+
+    pairs = (jax.tree.map(lambda leaf: leaf[:-1], robots), jax.tree.map(lambda leaf: leaf[1:], robots))
+    return jax.lax.scan(advance, poses[0, 3:], pairs)[1]
+
+
+def test_the_vase_goes_where_the_original_goes_for_the_most_part():
+    """Two seconds of pushing: half of the tracks end within 8 cm, and the way and its distribution are alike."""
+    tracks = recorded()["pushes"] * FINE
+    ours = np.asarray(jax.jit(jax.vmap(pushed))(jnp.asarray(np.float32(tracks))))
+    theirs = tracks[:, 1:, 3:]
+    apart = np.median(np.linalg.norm((ours - theirs)[..., :2], axis=-1), axis=0)
+    moved = np.median(np.linalg.norm(theirs[..., :2], axis=-1), axis=0)
+    for steps, most in ((10, 0.015), (30, 0.04), (100, 0.08)):
+        assert apart[steps - 1] < min(most, 0.3 * moved[steps - 1])
+    far = [np.linalg.norm(vase[:, -1, :2], axis=-1) for vase in (ours, theirs)]
+    assert same(*far) > 0.05
+    ways = [np.linalg.norm(np.diff(vase[..., :2], axis=1), axis=-1).sum(axis=1) for vase in (ours, theirs)]
+    assert np.median(ways[0] / ways[1]) == pytest.approx(1.0, abs=0.1)
+
+
+def overlap(robot, vase):
+    """How deep a grid of the robot's points lies in the vase, the deepest."""
+    x, y = np.meshgrid(np.linspace(-0.1, 0.15, 101), np.linspace(-0.1, 0.1, 81))
+    inside = (np.hypot(x, y) <= 0.1) | ((np.abs(x - 0.1) <= 0.05) & (np.abs(y) <= 0.05))
+    points = (x + 1j * y)[inside] * np.exp(1j * robot[2]) + complex(*robot[:2])
+    seen = (points - complex(*vase[:2])) * np.exp(-1j * vase[2])
+    return (0.1 - np.maximum(np.abs(seen.real), np.abs(seen.imag))).max()
+
+
+def test_a_pushed_vase_is_clear_of_the_robot_and_one_out_of_reach_stays():
+    tracks = recorded()["pushes"][:20] * FINE
+    ours = np.asarray(jax.jit(jax.vmap(pushed))(jnp.asarray(np.float32(tracks))))
+    before = np.concatenate([np.float32(tracks[:, :1, 3:]), ours[:, :-1]], axis=1)
+    left = []
+    for i in range(20):
+        for t in range(0, 100, 5):
+            if overlap(tracks[i, t + 1], before[i, t]) < -0.004:
+                np.testing.assert_array_equal(ours[i, t], before[i, t])
+            else:
+                left.append(overlap(tracks[i, t + 1], ours[i, t]))
+    assert len(left) > 100, "the robot is at the vase often enough to tell"
+    # The original's contacts are soft: its robot sinks in as far.
+    assert np.quantile(left, 0.95) < 0.005
+    assert max(left) < 0.01
+
+
+def test_pushing_is_the_same_everywhere_and_in_a_mirror():
+    rng = np.random.default_rng(2)
+    push = jax.jit(sp.push)
+
+    def shove(first, second, vase):
+        robots = [
+            sp.rest(jnp.asarray(np.float32(pose[:2])), jnp.asarray(np.float32(pose[2]))) for pose in (first, second)
+        ]
+        place, heading = push(*robots, jnp.asarray(np.float32(vase[:2])), jnp.asarray(np.float32(vase[2])))
+        return np.array([*place, heading])
+
+    moved = 0
+    for _ in range(100):
+        vase = np.array([0.0, 0.0, rng.uniform(-3.0, 3.0)])
+        first = np.array([*rng.uniform(-0.3, 0.3, 2), rng.uniform(-3.0, 3.0)])
+        second = first + rng.uniform(-1.0, 1.0, 3) * [0.02, 0.02, 0.05]
+        plain = shove(first, second, vase)
+        moved += bool((plain != np.float32(vase)).any())
+        mirrored = shove(*(pose * [1.0, -1.0, -1.0] for pose in (first, second, vase)))
+        np.testing.assert_allclose(mirrored, plain * [1.0, -1.0, -1.0], atol=1e-5)
+        turn, shift = rng.uniform(-3.0, 3.0), complex(*rng.uniform(-1.0, 1.0, 2))
+
+        def elsewhere(pose, turn=turn, shift=shift):
+            place = complex(*pose[:2]) * np.exp(1j * turn) + shift
+            return np.array([place.real, place.imag, pose[2] + turn])
+
+        np.testing.assert_allclose(shove(*map(elsewhere, (first, second, vase))), elsewhere(plain), atol=1e-5)
+    assert moved > 30
