@@ -7,6 +7,7 @@ import pytest
 from apdo.envs import drawing
 from apdo.envs.point_gather import PointGather
 from apdo.envs.queueing import QueueingNetwork
+from apdo.envs.safety_point import PointCircle1, PointCircle2, PointGoal1
 from apdo.envs.tabular import Gridworld
 from apdo.envs.wind_turbine import WindTurbine
 from apdo.errors import InvalidInput
@@ -25,7 +26,10 @@ def count(picture, colour):
     return int(np.sum(np.abs(picture.astype(int) - wanted).max(axis=-1) < 12))
 
 
-@pytest.mark.parametrize("environment", [PointGather(), Gridworld(), QueueingNetwork(buffer=40), WindTurbine()])
+@pytest.mark.parametrize(
+    "environment",
+    [PointGather(), PointGoal1(), PointCircle1(), Gridworld(), QueueingNetwork(buffer=40), WindTurbine()],
+)
 def test_a_state_is_bytes_of_one_size_and_another_state_looks_different(environment):
     first, second = start(environment), start(environment, 1)
     if isinstance(environment, Gridworld | QueueingNetwork):
@@ -56,6 +60,36 @@ def test_the_sensor_s_bins_are_lit_up_to_an_object_ahead_and_not_for_one_behind(
         objects[5] = place
         object.__setattr__(state, "objects", objects)
         assert (count(drawing.draw(environment, state), drawing._BAD_PALE) > 50) == lit
+
+
+def test_a_hazard_is_dark_with_the_robot_inside_and_everything_has_its_size():
+    environment = PointGoal1()
+    state = start(environment)
+    hazards = np.full((8, 2), 1.2, dtype=np.float32)
+    object.__setattr__(state.robot, "position", np.zeros(2, dtype=np.float32))
+    object.__setattr__(state, "hazards", hazards)
+    outside = drawing.draw(environment, state)
+    hazards[0] = 0.15, 0.0
+    inside = drawing.draw(environment, state)
+    assert count(inside, drawing._BAD) > count(outside, drawing._BAD) + 300
+    # 100 pixels per metre: the robot's disc and arrow, less their borders, and a hazard.
+    assert count(outside, drawing._SELF) == pytest.approx(1e4 * (np.pi * 0.1**2 + 0.5 * 0.1**2), rel=0.25)
+    assert count(outside, drawing._BAD_PALE) == pytest.approx(1e4 * np.pi * 0.2**2, rel=0.15)
+
+
+def test_a_robot_far_away_is_still_in_the_picture():
+    environment = PointCircle1()
+    state = start(environment)
+    object.__setattr__(state, "position", np.array([5.0, -7.0], dtype=np.float32))
+    assert count(drawing.draw(environment, state), drawing._SELF) >= 5
+
+
+@pytest.mark.parametrize(("environment", "share"), [(PointCircle1(), 2.25 / 4.0), (PointCircle2(), (2.25 / 4.0) ** 2)])
+def test_what_lies_beyond_the_walls_is_red(environment, share):
+    state = start(environment)
+    object.__setattr__(state, "position", np.zeros(2, dtype=np.float32))
+    beyond = count(drawing.draw(environment, state), drawing._BAD_PALE) / (drawing.WIDTH * drawing.HEIGHT)
+    assert beyond == pytest.approx(1.0 - share, abs=0.04)
 
 
 def test_a_longer_queue_is_a_fuller_tank():

@@ -19,11 +19,11 @@ ENVIRONMENTS = {
     "walker2d-velocity": ("gymnasium_tasks", "Walker2dVelocity", "Walker2d-v5, slower than 2.34; MuJoCo"),
     "swimmer-velocity": ("gymnasium_tasks", "SwimmerVelocity", "Swimmer-v5, slower than 0.23; MuJoCo"),
     "humanoid-velocity": ("gymnasium_tasks", "HumanoidVelocity", "Humanoid-v5, slower than 1.41; MuJoCo"),
-    "point-goal-0": ("safety_point", "PointGoal0", "a point robot goes to goals, nothing in its way"),
-    "point-goal-1": ("safety_point", "PointGoal1", "a point robot goes to goals past eight hazards and a vase"),
-    "point-circle-0": ("safety_point", "PointCircle0", "a point robot runs along a circle, no walls"),
-    "point-circle-1": ("safety_point", "PointCircle1", "a point robot runs along a circle between two walls"),
-    "point-circle-2": ("safety_point", "PointCircle2", "a point robot runs along a circle within four walls"),
+    "point-goal-0": ("safety_point", "PointGoal0", "SafetyPointGoal0 in JAX: go to goals, nothing in the way"),
+    "point-goal-1": ("safety_point", "PointGoal1", "SafetyPointGoal1 in JAX: go to goals past eight hazards"),
+    "point-circle-0": ("safety_point", "PointCircle0", "SafetyPointCircle0 in JAX: circle, nothing costs"),
+    "point-circle-1": ("safety_point", "PointCircle1", "SafetyPointCircle1 in JAX: circle, between two walls"),
+    "point-circle-2": ("safety_point", "PointCircle2", "SafetyPointCircle2 in JAX: circle, within four walls"),
     "wind-turbine": ("wind_turbine", "WindTurbine", "a 5 MW turbine: energy under limits on fatigue and over-speed"),
 }
 """Name ↦ (module, class, what it is)."""

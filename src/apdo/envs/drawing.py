@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from apdo.envs import point_gather as pg
+from apdo.envs import safety_point as sp
 from apdo.envs import wind_turbine as wt
 from apdo.envs.point_gather import PointGather
 from apdo.envs.queueing import QueueingNetwork
@@ -157,6 +158,53 @@ def _point_gather(canvas: _Canvas, environment: PointGather, state: State) -> No
 _ARROW = ((1.0, 0.0), (0.5, 0.5), (0.5, -0.5))
 
 
+def _from_above(
+    robot: State, half: float
+) -> tuple[Callable[[Sequence[float] | np.ndarray], tuple[float, float]], float]:
+    """Where a point of the plane is drawn, and pixels per metre: within ±half, or farther if the robot is there."""
+    half = max(half, float(np.abs(np.asarray(robot.position)).max()) + 0.3)
+    scale = WIDTH / (2.0 * half)
+    return lambda point: (WIDTH / 2 + scale * float(point[0]), HEIGHT / 2 - scale * float(point[1])), scale
+
+
+def _square(middle: np.ndarray, half: float, heading: float) -> list[np.ndarray]:
+    """The corners of a square."""
+    along = half * np.array([math.cos(heading), math.sin(heading)])
+    across = np.array([-along[1], along[0]])
+    return [middle + a * along + b * across for a, b in ((1, 1), (1, -1), (-1, -1), (-1, 1))]
+
+
+def _point_robot(canvas: _Canvas, robot: State, at: Callable[..., tuple[float, float]], scale: float) -> None:
+    position, heading = np.asarray(robot.position), float(robot.heading)
+    ahead = position + sp.ARROW * np.array([math.cos(heading), math.sin(heading)])
+    canvas.disc(*at(position), sp.ROBOT_RADIUS * scale, _SELF, _INK)
+    canvas.polygon([at(corner) for corner in _square(ahead, sp.ARROW_SIZE, heading)], _SELF, _INK)
+
+
+def _point_goal(canvas: _Canvas, environment: sp.PointGoal, state: State) -> None:
+    """From above: the goal green, hazards red and darker with the robot inside, the vase grey, the robot blue."""
+    at, scale = _from_above(state.robot, environment.extent + 0.5)
+    canvas.disc(*at(np.asarray(state.goal)), sp.GOAL_SIZE * scale, _GOOD_PALE, _GOOD)
+    for hazard in np.asarray(state.hazards):
+        inside = np.linalg.norm(hazard - np.asarray(state.robot.position)) < sp.HAZARD_SIZE
+        canvas.disc(*at(hazard), sp.HAZARD_SIZE * scale, _BAD if inside else _BAD_PALE, _BAD)
+    for vase, heading in zip(np.asarray(state.vase), np.asarray(state.vase_heading), strict=True):
+        canvas.polygon([at(corner) for corner in _square(vase, sp.VASE_SIZE, float(heading))], "#CCCCCC", _INK)
+    _point_robot(canvas, state.robot, at, scale)
+
+
+def _point_circle(canvas: _Canvas, environment: sp.PointCircle, state: State) -> None:
+    """From above: the circle green, what lies beyond the walls red, the robot blue."""
+    at, scale = _from_above(state, 2.0)
+    far, wall = WIDTH / scale, sp.WALL
+    if environment.walls:
+        canvas.box(0, 0, WIDTH, HEIGHT, _BAD_PALE)
+        up = wall if environment.walls == 4 else far
+        canvas.box(*at((-wall, up)), *at((wall, -up)), _GROUND, _BAD)
+    canvas.disc(*at((0.0, 0.0)), sp.CIRCLE_RADIUS * scale, None, _GOOD)
+    _point_robot(canvas, state, at, scale)
+
+
 def _gridworld(canvas: _Canvas, environment: Gridworld, state: State) -> None:
     """The grid: hazardous ground red, the goal green, the walker blue."""
     rows, columns = len(environment.layout), len(environment.layout[0])
@@ -240,6 +288,11 @@ def _wind_turbine(canvas: _Canvas, environment: WindTurbine, state: State) -> No
 
 _PAINTERS: dict[type, Callable[[_Canvas, Any, State], None]] = {
     PointGather: _point_gather,
+    sp.PointGoal0: _point_goal,
+    sp.PointGoal1: _point_goal,
+    sp.PointCircle0: _point_circle,
+    sp.PointCircle1: _point_circle,
+    sp.PointCircle2: _point_circle,
     Gridworld: _gridworld,
     TwoState: _states,
     Garnet: _states,

@@ -25,6 +25,11 @@ REGISTERED = {
     "Gridworld": "gridworld",
     "Garnet": "garnet",
     "Queueing": "queueing",
+    "PointGoal0": "point-goal-0",
+    "PointGoal1": "point-goal-1",
+    "PointCircle0": "point-circle-0",
+    "PointCircle1": "point-circle-1",
+    "PointCircle2": "point-circle-2",
     "WindTurbine": "wind-turbine",
 }
 """The name within `apdo/` ↦ the name here."""
