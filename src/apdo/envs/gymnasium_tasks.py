@@ -80,11 +80,12 @@ class GymnasiumTask:
     """Options that no result depends on."""
     defaults: ClassVar[dict[str, Any]] = {
         "batch": 20_000,
-        "environments": 16,
         "constrain": "total",
         "normalise": True,
     }
     """Settings of a run that suit such tasks."""
+    copies: ClassVar[int] = 16
+    """About how many side by side suit such tasks."""
 
     def __post_init__(self) -> None:
         if self.workers != "auto" and not (self.workers.isdecimal() and int(self.workers) <= 256):
