@@ -39,7 +39,9 @@ def model(discount, *, ends):
 def every_row(cmdp, steps, horizon, *, truncates):
     """All rows of a batch, each as often as it is likely: steps of episodes, one after the other, from state 0."""
     quarters = np.concatenate([cmdp.transition.toarray().reshape(STATES, ACTIONS, STATES), cmdp.ending[..., None]], -1)
-    outcomes = [[np.repeat(np.arange(STATES + 1), (4 * quarters[s, a]).round().astype(int)) for a in range(2)] for s in range(2)]
+    outcomes = [
+        [np.repeat(np.arange(STATES + 1), (4 * quarters[s, a]).round().astype(int)) for a in range(2)] for s in range(2)
+    ]
     choices = [np.repeat(np.arange(ACTIONS), (4 * POLICY[s]).round().astype(int)) for s in range(STATES)]
     rows = []
     for draws in itertools.product(range(16), repeat=steps):
@@ -77,7 +79,6 @@ def batch_of(rows, horizon):
         truncated=jnp.asarray(truncated, bool),
         step=jnp.asarray(index, jnp.int32),
     )
-
 
 
 def policy_of(logits, horizon):
@@ -196,7 +197,9 @@ def test_the_gradients_that_cpo_and_pdo_use_are_those_of_the_exact_sums_in_direc
     estimates = on_policy.estimate(problem, critic, batch, 1.0, 1.0)
 
     def in_logits(gradient):
-        weight = categorical.Policy(logits=networks.MLP((jnp.zeros((STATES * (horizon + 1), ACTIONS)),), (jnp.zeros(2),)))
+        weight = categorical.Policy(
+            logits=networks.MLP((jnp.zeros((STATES * (horizon + 1), ACTIONS)),), (jnp.zeros(2),))
+        )
         unravel = ravel_pytree(weight)[1]
         return np.asarray(unravel(jnp.asarray(gradient)).logits.weights[0]).reshape(STATES, -1, ACTIONS).sum(axis=1)
 

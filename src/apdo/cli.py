@@ -18,6 +18,7 @@ compute, so that `--help` and mistakes in a name answer at once.
 
 import dataclasses
 import errno
+import os
 import shlex
 import sys
 import textwrap
@@ -193,13 +194,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     be done, 3 for a numerical failure, 130 for an interruption.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # So that an environment in a module beside the user is found; behind everything else, so that it replaces nothing.
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
     try:
         _dispatch(given)
     except InvalidInput as error:
         _stop(f"apdo: {error}", 2)
     except NumericalFailure as error:
         _stop(f"apdo: {error}", 3)
-    except (StorageFailure, EnvironmentFailure) as error:
+    except EnvironmentFailure as error:
+        sys.stderr.write(error.trace)
+        _stop(f"apdo: {error}", 1)
+    except StorageFailure as error:
         _stop(f"apdo: {error}", 1)
     except Interrupted as stopped:
         _stop(f"apdo: {stopped}", 0)

@@ -15,6 +15,9 @@ class NumericalFailure(ArithmeticError):
 class EnvironmentFailure(RuntimeError):
     """An environment broke its contract in the middle of a run; the last good state has been saved. Exit status 1."""
 
+    trace: str = ""
+    """The traceback of what the environment raised, if it raised and no file has it."""
+
 
 class StorageFailure(OSError):
     """A file could not be written; what was saved before is whole. Exit status 1."""

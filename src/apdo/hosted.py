@@ -109,8 +109,12 @@ def open_copies(training: loop.Training, count: int | None = None) -> host.Copie
 def told(fault: host.Fault, training: loop.Training, when: str) -> EnvironmentFailure | NumericalFailure:
     """The fault as the sentence that a user reads."""
     name = getattr(type(training.environment), "name", "the environment").removeprefix(OBJECT)
-    kind = NumericalFailure if fault.numerical else EnvironmentFailure
-    return kind(f"{when}{name}, environment {fault.environment}, step {fault.step} of its episode: {fault.what}")
+    said = f"{when}{name}, environment {fault.environment}, step {fault.step} of its episode: {fault.what}"
+    if fault.numerical:
+        return NumericalFailure(said)
+    failure = EnvironmentFailure(said)
+    failure.trace = fault.trace
+    return failure
 
 
 class Actor:

@@ -160,11 +160,9 @@ def _episode_means(
     weight = (1.0 / begun[steps - 1 - batch.step])[..., None] * factors[None, None] ** batch.step[..., None]
     weighted = weight * signal
     # What an episode's step of index t adds on average, and what one that began at a given time adds in all.
-    by_index = jax.ops.segment_sum(
-        weighted.reshape(-1, signal.shape[-1]), batch.step.reshape(-1), num_segments=steps
-    )
+    by_index = jax.ops.segment_sum(weighted.reshape(-1, signal.shape[-1]), batch.step.reshape(-1), num_segments=steps)
     expected = jnp.cumsum(by_index / begun[::-1][:, None].clip(1), axis=0)[::-1]
-    mean = jnp.sum(by_index, axis=0)
+    mean = jnp.sum(weighted, axis=(0, 1))
     # From each step to the end of its episode or of the batch, so that at its first step all that was seen of it.
     seen = episode_totals(weighted, batch.ended, jnp.ones_like(factors))
     residual = jnp.where(begins[..., None], seen - expected[:, None], 0.0)

@@ -30,6 +30,16 @@ class Wrapper(Protocol):
         ...
 
 
+@runtime_checkable
+class Mapped(Protocol):
+    """A distribution of actions that are mapped after they are drawn."""
+
+    @property
+    def inner(self) -> PyTree:
+        """The distribution that they are drawn from."""
+        ...
+
+
 class Normalised(eqx.Module):
     """A policy network over observations with their mean taken off and divided by their standard deviation."""
 
@@ -97,10 +107,9 @@ class Policy:
         these are the parameters before that.
         """
         batch, single = self._batch(observation)
-        network = self.network
-        if not isinstance(network, Normalised) and isinstance(network, Wrapper):
-            raise InvalidInput("this policy's actions are mapped after they are drawn; ask its `network` instead.")
-        found = jax.vmap(network)(jnp.asarray(batch))
+        found = jax.vmap(self.network)(jnp.asarray(batch))
+        while isinstance(found, Mapped):
+            found = found.inner
         if isinstance(found, gaussian.Gaussian):
             named = {"mean": found.mean, "std": jnp.exp(found.log_std)}
         elif isinstance(found, categorical.Categorical):

@@ -149,6 +149,7 @@ def test_a_fault_in_a_worker_is_told_by_it():
         assert FAULTS[what][0] in raised.value.what
         assert raised.value.numerical == FAULTS[what][1]
         assert (raised.value.environment, raised.value.step) == (0, 1)
+        assert ("in _burn\n" in raised.value.trace) == (what == "raises")
 
 
 @pytest.mark.parametrize(("workers", "what"), [("1", "hangs"), ("0", "hangs"), ("1", "exits")])

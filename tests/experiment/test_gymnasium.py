@@ -1,8 +1,11 @@
 """Gymnasium environments through the whole of a run: the command line, resuming, evaluating, and faults on the way."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -91,6 +94,13 @@ def test_a_run_from_the_command_line_goes_on_after_an_interruption_with_the_same
     assert gymnasium.make("Pendulum-v1").action_space.contains(policy(observation))
     assert np.abs(policy(np.full((200, 3), 1e6))).max() <= 2.0
 
+    # Parameters are those before actions are mapped: of the algorithm's own distribution.
+    parameters = policy.distribution(observation)
+    inner = policy.network.inner(jnp.asarray(observation, dtype=jnp.float32))
+    np.testing.assert_allclose(parameters["mean"], inner.mean, rtol=1e-5)
+    np.testing.assert_allclose(parameters["std"], np.exp(inner.log_std), rtol=1e-5)
+    assert policy.distribution(np.stack([observation] * 3))["mean"].shape == (3, 1)
+
     experiment, training, state = evaluation.load_run(whole)
     assert experiment.environment_config.cost == "abs(obs[2]) > 4; action[0] ** 2"
     found = evaluation.evaluate(chosen.policies(training, [0], state)[0], training, 7)
@@ -139,9 +149,11 @@ def test_python_objects_train_are_resumed_with_them_and_loaded_without(tmp_path,
     np.testing.assert_array_equal(whole.metrics["return"], 6.0)
     np.testing.assert_array_equal(whole.metrics["undiscounted_cost"], [[[1.0, 3.0]] * 4])
     arm()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as stopped:
         train(tmp_path / "part")
     disarm()
+    # No command could bring the objects back.
+    assert f"Go on with: apdo.resume('{tmp_path / 'part'}', environment=..., costs=...)" in str(stopped.value)
     with pytest.raises(InvalidInput, match="trained on a Python object, 'Counting'"):
         apdo.resume(tmp_path / "part", quiet=True)
     resumed = apdo.resume(tmp_path / "part", quiet=True, environment=Counting, costs=[late, "obs[1]"])
@@ -169,9 +181,16 @@ def test_a_fault_is_told_with_epoch_environment_and_step_and_the_state_before_it
             "pdo", make, costs=["obs[0]", "obs[1]"], limits=(1.0, 9.0), out=tmp_path / "run", quiet=True, **options
         )
     path = tmp_path / "run" / "checkpoints" / "epoch-000002.npz"
+    trace = tmp_path / "run" / "environment-error.txt"
+    where = f" (the traceback is in {trace})" if what == "raises" else ""
     assert str(raised.value) == (
-        f"epoch 2, make, environment 0, step 2 of its episode: {says}; the state before that epoch is saved in {path}."
+        f"epoch 2, make, environment 0, step 2 of its episode: {says}{where}; "
+        f"the state before that epoch is saved in {path}."
     )
+    assert trace.exists() == (what == "raises")
+    if what == "raises":
+        assert "in _burn\n" in trace.read_text()
+        assert trace.read_text().endswith("RuntimeError: the motor\nis on fire\n")
     assert path.exists()
     assert runs.read_description(tmp_path / "run")["status"] == "failed"
     assert len(runs.read(tmp_path / "run").epochs) == 2
@@ -221,6 +240,28 @@ def test_what_cannot_be_done_is_said_in_one_sentence_before_anything_starts(word
     assert says in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+BESIDE = """
+import gymnasium
+from host_environments import Counting
+gymnasium.register("Beside-v0", Counting, max_episode_steps=5)
+"""
+
+
+def test_an_environment_in_a_module_beside_the_user_is_found_by_the_command_line(tmp_path):
+    """The command is a script elsewhere: Python itself looks for modules beside that, and not beside the user."""
+    (tmp_path / "beside.py").write_text(BESIDE)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "apdo.script").write_text("import apdo.cli\napdo.cli.main()\n")
+    words = ["beside:Beside-v0", "--limit", "1", "--epochs", "1", "--batch", "30", "--out", "run", "--workers", "2"]
+    command = [sys.executable, str(tmp_path / "bin" / "apdo.script"), "train", "pdo", *words, "--quiet"]
+    places = os.pathsep.join(place for place in sys.path if place and Path(place) != tmp_path)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": places}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_without_gymnasium_the_message_says_how_to_install_it():

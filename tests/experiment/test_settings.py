@@ -117,7 +117,14 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(algorithm, environment, 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
-def test_every_preset_fits_every_algorithm(algorithm, preset):
+def test_every_preset_fits_every_algorithm_that_it_speaks_of_and_is_refused_for_others(algorithm, preset):
+    if not PRESETS[preset].options(algorithm):
+        with pytest.raises(
+            apdo.InvalidInput, match=f"'{preset}' has nothing for {algorithm}; it is for apdo"
+        ) as caught:
+            settings.specify(algorithm, "point-gather", {}, preset)
+        assert "\n" not in str(caught.value)
+        return
     experiment = settings.specify(algorithm, "point-gather", {}, preset)
     chosen = {**options.flatten(experiment.settings), **options.flatten(experiment.algorithm_config)}
     for name, value in PRESETS[preset].options(algorithm).items():
@@ -148,6 +155,25 @@ def test_a_batch_is_rounded_up_to_whole_episodes_and_split_over_the_environments
     assert settings.specify("pdo", "point-gather").shape() == (15, 3334)
     assert settings.specify("pdo", "point-gather", {"batch": 100, "environments": 4}).shape() == (30, 4)
     assert settings.specify("pdo", "point-gather", {"batch": 15, "environments": 64}).shape() == (15, 1)
+
+
+def test_the_number_of_environments_keeps_the_batch_that_was_asked_for_where_whole_episodes_allow_it():
+    """By brute force over all numbers from 8 to 32."""
+    for episodes in range(1, 400):
+        n = settings.copies_near(16, episodes)
+        assert min(8, episodes) <= n <= min(32, episodes)
+        least = min(-(-episodes // k) * k for k in range(min(8, episodes), min(32, episodes) + 1))
+        assert -(-episodes // n) * n == least
+    assert [settings.copies_near(16, episodes) for episodes in (20, 32, 100, 160)] == [20, 16, 20, 16]
+
+
+def test_a_gymnasium_batch_is_not_made_larger_by_the_number_of_copies():
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    costs = {"cost": "obs[0]", "limits": 1.0}
+    assert settings.specify("pdo", "Pendulum-v1", costs | {"batch": 4000}).shape() == (200, 20)
+    assert settings.specify("pdo", "Pendulum-v1", costs | {"batch": 3300}).problem().batch == 3400
+    # What is asked for is done.
+    assert settings.specify("pdo", "Pendulum-v1", costs | {"batch": 4000, "environments": 16}).shape() == (400, 16)
 
 
 def test_the_constrained_cost_is_discounted_unless_the_total_is_asked_for():

@@ -340,3 +340,24 @@ def test_what_runs_remarked_upon_stands_on_the_page_once():
     assert text.count("<td>APDO</td><td>3</td><td>1 &lt; 2</td>") == 1
     assert text.count("1 &lt; 2") == 1
     assert "remarked" not in page.render(document({"CPO": run("cpo")}))
+
+
+def test_the_papers_target_is_asked_for_on_its_own_environment_only(tmp_path):
+    for environment in ("point-gather", "queueing"):
+        folder = tmp_path / environment
+        one = run(environment=environment)
+        rows = [
+            {"epoch": k, "seed": s, "return": 1.0, "cost": [0.1], "multiplier": [0.0]}
+            for k in range(8)
+            for s in range(3)
+        ]
+        record = Records(folder, {name: value for name, value in one.description.items() if name != "format"})
+        record.append(rows)
+        record.close("finished")
+    pages = {name: page.render(page.of_runs([tmp_path / name], "")) for name in ("point-gather", "queueing", "")}
+    assert {name: "to return 11" in text for name, text in pages.items()} == {
+        "point-gather": True,
+        "queueing": False,
+        "": False,
+    }
+    assert not any("return of 11" in pages[name] for name in ("queueing", ""))

@@ -57,7 +57,10 @@ class Config(dial.Config):
     cost_trace: float = option(0.95, "λ of generalised advantage estimation, costs", OURS, within=(0.0, 1.0))
     doubt: bool = option(True, "whether a step is believed only as far as the batch's two halves agree on it", OURS)
     history: float = option(
-        0.9, "factor by which an epoch's gradients count less in each later one; 0: only the newest", OURS, within=(0.0, 1.0)
+        0.9,
+        "factor by which an epoch's gradients count less in each later one; 0: only the newest",
+        OURS,
+        within=(0.0, 1.0),
     )
 
 
@@ -217,7 +220,10 @@ def products(
     if gradients.shape[0] == 1:
         return length, length
     across = 0.25 * (
-        gradients[0] @ solved[1].T + gradients[1] @ solved[0].T + solved[1] @ gradients[0].T + solved[0] @ gradients[1].T
+        gradients[0] @ solved[1].T
+        + gradients[1] @ solved[0].T
+        + solved[1] @ gradients[0].T
+        + solved[0] @ gradients[1].T
     )
     own = jnp.diagonal(length)
     believed = jnp.clip(jnp.diagonal(across), _LEAST_BELIEF * own, own)

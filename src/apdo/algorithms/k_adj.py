@@ -7,7 +7,7 @@ an epoch, and the first is made only where the interval is narrow. That is at mo
 adjustment.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ NARROW = 0.3
 """Up to which width, as a share of the estimate, an interval is narrow."""
 
 
+@runtime_checkable
 class Config(Protocol):
     """What of APDO's settings the search needs."""
 

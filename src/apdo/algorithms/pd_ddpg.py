@@ -527,7 +527,9 @@ def step(
     buffer = replay.insert(state.buffer, flatten(batch))
     iterations = jnp.asarray(max(1, round(config.updates * problem.batch)))
     statistics, _ = on_policy.observe(state.statistics, batch)
-    moved = [on_policy.rebase(each, state.statistics, statistics) for each in (state.learner.learned, state.learner.target)]
+    moved = [
+        on_policy.rebase(each, state.statistics, statistics) for each in (state.learner.learned, state.learner.target)
+    ]
     learner = eqx.tree_at(lambda s: (s.learned, s.target), state.learner, tuple(moved))
     learner = learn(config.learner, problem, learner, buffer, iterations, statistics=statistics)
     metrics = on_policy.measure(problem, batch) | {

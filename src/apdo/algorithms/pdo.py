@@ -51,9 +51,7 @@ class Config(dial.Config):
         choices=one_of("separate", "combined"),
     )
     rule: dual.Config = option(dual.Pid(), "what moves the multipliers", OURS, choices=dual.CHOICES)
-    dual_step: float = option(
-        0.2, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf)
-    )
+    dual_step: float = option(0.2, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf))
     units: str = option(
         "relative",
         "what gains are counted in: pure numbers, which suit every problem, or the problem's own units, as in the paper",

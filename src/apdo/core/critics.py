@@ -45,9 +45,7 @@ class Critic(eqx.Module):
     """The episode's length, where the networks see the time."""
 
 
-def init(
-    config: Config, key: PRNGKeyArray, observation_size: int, signals: int, horizon: int | None = None
-) -> Critic:
+def init(config: Config, key: PRNGKeyArray, observation_size: int, signals: int, horizon: int | None = None) -> Critic:
     """Fresh value functions for K signals: 0 everywhere."""
     values = networks.stack(key, signals, observation_size + (horizon is not None), config.hidden)
     return Critic(
@@ -67,7 +65,9 @@ def inputs(critic: Critic, observation: Float[Array, "*batch O"], step: Int[Arra
     return jnp.concatenate([flat, (step.reshape(-1, 1) / critic.horizon).astype(flat.dtype)], axis=-1)
 
 
-def values(critic: Critic, observation: Float[Array, "*batch O"], step: Int[Array, "*batch"]) -> Float[Array, "*batch K"]:
+def values(
+    critic: Critic, observation: Float[Array, "*batch O"], step: Int[Array, "*batch"]
+) -> Float[Array, "*batch K"]:
     """V_k at each observation, at that step of an episode."""
     output = networks.apply_stack(critic.networks, inputs(critic, observation, step))[..., 0].T
     found = critic.mean[None] + critic.scale[None] * output

@@ -79,12 +79,12 @@ class GymnasiumTask:
     bookkeeping: ClassVar[tuple[str, ...]] = ("workers", "step_seconds")
     """Options that no result depends on."""
     defaults: ClassVar[dict[str, Any]] = {
-        "batch": 20_000,
-        "environments": 16,
         "constrain": "total",
         "normalise": True,
     }
     """Settings of a run that suit such tasks."""
+    copies: ClassVar[int] = 16
+    """About how many side by side suit such tasks."""
 
     def __post_init__(self) -> None:
         if self.workers != "auto" and not (self.workers.isdecimal() and int(self.workers) <= 256):
@@ -418,6 +418,7 @@ class VelocityTask(GymnasiumTask):
     """Whether the speed is that in the plane, rather than forwards."""
     limits: ClassVar[tuple[float, ...]] = (25.0,)
     packages: ClassVar[tuple[str, ...]] = ("gymnasium", "mujoco")
+    defaults: ClassVar[dict[str, Any]] = GymnasiumTask.defaults | {"samples": 1_000_000}
 
     def own_costs(self) -> tuple[tuple[host.CostFunction | str, ...], tuple[str, ...]]:
         """The option's expressions, or the speed."""

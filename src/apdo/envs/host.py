@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -33,6 +34,8 @@ from apdo.errors import InvalidInput
 START_SECONDS = 120.0
 """How long a worker process may take to make its environments."""
 
+_MOST_TRACE = 20_000
+"""Characters of a traceback that are kept, the last ones."""
 _FLOATS = (float, np.float64, np.float32)
 
 Env: TypeAlias = Any
@@ -44,11 +47,13 @@ CostFunction: TypeAlias = Callable[[Any, Any, Any, dict[str, Any]], Any]
 class Fault(Exception):
     """A copy broke its contract: which, when, and how."""
 
-    def __init__(self, environment: int, step: int, what: str, *, numerical: bool = False) -> None:
+    def __init__(self, environment: int, step: int, what: str, *, numerical: bool = False, trace: str = "") -> None:
         super().__init__(environment, step, what)
         self.environment, self.step, self.what = environment, step, what
         self.numerical = numerical
         """Whether it gave NaN or infinity, rather than something that is no answer at all."""
+        self.trace = trace
+        """The traceback of what it raised, if it raised."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -353,7 +358,8 @@ def _raised(i: int, step: int, what: str, error: Exception) -> Exception:
     if isinstance(error, Fault):
         return error
     said = f"{type(error).__name__}: {_brief(error, quoted=False)}".rstrip(": ")
-    return Fault(i, step, f"{what} raised {said}")
+    trace = "".join(traceback.format_exception(error))
+    return Fault(i, step, f"{what} raised {said}", trace=trace[-_MOST_TRACE:])
 
 
 def seed_of(entropy: np.ndarray, environment: int, episode: int) -> int:
@@ -539,7 +545,9 @@ class Workers:
             told = json.loads(_read_all(pipe, size))
             if told["invalid"]:
                 raise InvalidInput(told["what"])
-            raise Fault(told["environment"], told["step"], told["what"], numerical=told["numerical"])
+            raise Fault(
+                told["environment"], told["step"], told["what"], numerical=told["numerical"], trace=told["trace"]
+            )
         i = int(self.arrays.busy[w])
         status = self._processes[w].wait()
         raise Fault(i, int(self.arrays.step[i]), f"its worker process ended by itself, with status {status}")
@@ -605,6 +613,7 @@ def serve(arguments: Mapping[str, int]) -> None:
                     "environment": error.environment,
                     "step": error.step,
                     "numerical": error.numerical,
+                    "trace": error.trace,
                 }
             )
             data = json.dumps(told).encode()

@@ -266,7 +266,7 @@ class PointGoal:
     horizon = 1000
     horizon_terminates = False
     reach: ClassVar[float] = 3.0
-    defaults: ClassVar[dict[str, Any]] = {"batch": 20_000, "constrain": "total", "normalise": True}
+    defaults: ClassVar[dict[str, Any]] = {"samples": 2_000_000, "constrain": "total", "normalise": True}
     """Settings of a run that suit such tasks: the limit speaks of the total of an episode."""
 
     def reset(self, key: PRNGKeyArray) -> GoalState:

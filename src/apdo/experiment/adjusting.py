@@ -39,9 +39,7 @@ def _doubts(
 ) -> list[str]:
     data = buffers.dataset_of(state.buffer, training)
     checks = dual_checks.Checks()
-    about = dual_checks.diagnose(
-        checks, config, training.problem, data, _as_seen(data, state.statistics), members, key
-    )
+    about = dual_checks.diagnose(checks, config, training.problem, data, _as_seen(data, state.statistics), members, key)
     return list(dual_checks.against(checks, data, dual_estimate.estimate(members), about))
 
 

@@ -34,9 +34,7 @@ class Checks:
     """Episodes without which no answer is supported."""
 
 
-def against(
-    checks: Checks, data: Dataset, found: dual_estimate.Estimate, about: Diagnostics
-) -> Iterator[str]:
+def against(checks: Checks, data: Dataset, found: dual_estimate.Estimate, about: Diagnostics) -> Iterator[str]:
     """Why the data cannot support an estimate, a sentence each."""
     parts = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
     yield from reasons(data, *parts, about, checks.tolerance, checks.fewest)

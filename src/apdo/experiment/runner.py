@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from apdo import algorithms, hosted, loop, options
+from apdo import algorithms, files, hosted, loop, options
 from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm
+from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
 from apdo.experiment import adjusting, checkpoint, chosen, memory, records, remarks, standing
 from apdo.experiment.compilation import keep_compiled_programs
@@ -39,6 +40,8 @@ REPORT_EVERY = 0.5
 SAVE_EVERY = 30.0
 """Seconds of work between two checkpoints, if saving takes less than a `SAVE_SHARE` of it."""
 SAVE_SHARE = 0.02
+TRACE = "environment-error.txt"
+"""The file of a run folder that has the traceback of an environment that raised."""
 _PIECE = 100
 """Iterations of an adjustment that cannot be divided: the off-policy learner draws so many minibatches at once."""
 
@@ -206,7 +209,7 @@ def _train(
     except StorageFailure as error:
         with contextlib.suppress(StorageFailure):
             close("interrupted")
-        raise StorageFailure(f"{error} {_how_to_go_on(record.folder)}") from error
+        raise StorageFailure(f"{error} {_how_to_go_on(record.folder, experiment)}") from error
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
         close("failed")
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
@@ -217,7 +220,11 @@ def _train(
     return result
 
 
-def _how_to_go_on(folder: Path) -> str:
+def _how_to_go_on(folder: Path, experiment: Experiment) -> str:
+    if experiment.environment.startswith(OBJECT):
+        # No command can bring a Python object back.
+        costs = ", costs=..." if getattr(experiment.environment_config, "functions", ()) else ""
+        return f"Go on with: apdo.resume({str(folder)!r}, environment=...{costs})"
     return f"Go on with: apdo resume {shlex.quote(str(folder))}"
 
 
@@ -353,6 +360,8 @@ class _Runner:
     def _train(self) -> Result:
         settings = self.experiment.settings
         epoch, state = self.stands.epoch, started(self.training, self.seeds, self.stands)
+        self.best = chosen.found(self.seeds, state)
+        self.progress.message(_samples(self.training, settings.batch))
         if epoch < settings.epochs:
             self.progress.message("compiling, or loading what an earlier run compiled")
         while epoch < settings.epochs:
@@ -381,7 +390,17 @@ class _Runner:
         except (EnvironmentFailure, NumericalFailure) as failure:
             path = checkpoint.path_of(self.record.folder, epoch)
             self._save(state, epoch)
-            raise type(failure)(f"{failure}; the state before that epoch is saved in {path}.") from failure
+            said = f"{failure}{self._keep_trace(failure)}; the state before that epoch is saved in {path}."
+            raise type(failure)(said) from failure
+
+    def _keep_trace(self, failure: Exception) -> str:
+        """Write what the environment's own code raised into the run folder, and say where it is."""
+        if not isinstance(failure, EnvironmentFailure) or not failure.trace:
+            return ""
+        path = self.record.folder / TRACE
+        with files.replacing(path) as file:
+            file.write(failure.trace.encode(errors="replace"))
+        return f" (the traceback is in {path})"
 
     def _count(self, epoch: int) -> int:
         """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, none past a place to stop at.
@@ -423,7 +442,7 @@ class _Runner:
             self._save(state, epoch)
         raise Interrupted(
             f"stopped after {epoch} of {self.experiment.settings.epochs} epochs, all saved. "
-            + _how_to_go_on(self.record.folder)
+            + _how_to_go_on(self.record.folder, self.experiment)
         )
 
     def _note(
@@ -517,7 +536,7 @@ class _Runner:
         if self.stop.asked:
             raise Interrupted(
                 f"stopped in the adjustment after {epoch} epochs, at {done:,} of {self.adjuster.total:,} iterations, "
-                f"all saved. {_how_to_go_on(self.record.folder)}"
+                f"all saved. {_how_to_go_on(self.record.folder, self.experiment)}"
             )
 
     def _stop_on_failure(self, chunk: loop.Chunk, state: loop.State) -> None:
@@ -533,6 +552,14 @@ class _Runner:
             f"epoch {epoch}, seed {named}: the {quantity} is not finite; "
             f"the state before that epoch is saved in {path}."
         )
+
+
+def _samples(training: loop.Training, asked: int) -> str:
+    """What a batch really has: whole episodes, in environments side by side."""
+    batch, count = training.problem.batch, training.environments
+    more = "" if batch == asked else f" instead of {asked:,}, for whole episodes of {training.problem.horizon} steps"
+    plural = "s" if count > 1 else ""
+    return f"{batch:,} samples in each epoch{more}: {count:,} environment{plural} of {training.steps:,} steps"
 
 
 def history_of(stands: Standing) -> _History:

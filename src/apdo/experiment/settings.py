@@ -40,7 +40,11 @@ class Settings:
         choices=one_of("discounted", "total"),
     )
     environments: int = option(
-        0, "environments side by side; 0: one for each episode of a batch", OURS, within=(0, 10**7)
+        0,
+        "environments side by side; 0: one for each episode of a batch, or about as many as suit the task, so that "
+        "the batch is what was asked for",
+        OURS,
+        within=(0, 10**7),
     )
     checkpoint_every: int = option(
         50,
@@ -152,8 +156,19 @@ class Experiment:
         """(T, N): steps of each environment in an epoch, a multiple of the horizon, and environments side by side."""
         horizon, settings = self.environment_config.horizon, self.settings
         episodes = -(-settings.batch // horizon)
-        environments = min(settings.environments or episodes, episodes)
+        about = getattr(self.environment_config, "copies", None)
+        environments = settings.environments or (episodes if about is None else copies_near(about, episodes))
+        environments = min(environments, episodes)
         return horizon * -(-episodes // environments), environments
+
+
+def copies_near(about: int, episodes: int) -> int:
+    """How many environments, from half of `about` to twice as many, play so many episodes with the fewest too many.
+
+    Of those that do equally well, the nearest to `about`, in proportion.
+    """
+    fitting = range(min(-(-about // 2), episodes), min(2 * about, episodes) + 1)
+    return min(fitting, key=lambda n: (-episodes % n, max(n, about) / min(n, about)))
 
 
 def specify(
@@ -176,7 +191,7 @@ def specify(
         if preset not in PRESETS:
             raise unknown("preset", preset, PRESETS)
         note = PRESETS[preset].note
-        parts = _lay_over(parts, PRESETS[preset].options(algorithm))
+        parts = _lay_over(parts, _preset(preset, algorithm))
     parts = _lay_over(parts, changes or {})
     parts["settings"] = _sized(parts["settings"], parts["environment_config"].horizon)
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
@@ -194,6 +209,15 @@ def _sized(settings: Settings, horizon: int) -> Settings:
     whole = -(-batch // horizon) * horizon
     epochs = settings.epochs or -(-settings.samples // whole)
     return dataclasses.replace(settings, batch=batch, epochs=epochs, samples=epochs * whole)
+
+
+def _preset(name: str, algorithm: str) -> Mapping[str, Any]:
+    """A preset's options for an algorithm; one without any would be ignored, which nobody who names it expects."""
+    found = PRESETS[name].options(algorithm)
+    if not found:
+        others = ", ".join(other for other in algorithms.ALGORITHMS if PRESETS[name].options(other))
+        raise InvalidInput(f"the preset {name!r} has nothing for {algorithm}; it is for {others}.")
+    return found
 
 
 def _lay_over(parts: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
