@@ -14,9 +14,9 @@ pure numbers (`Relative`):
     e_i = (C_i - d_i) / max(|d_i|, |C_i|, C_i's largest so far / 10),  within ±1
     u_i = max(I_i, σ(A_R) / σ(A_Ci))
 
-σ(A) is the deviation of the advantages, of all batches so far, so that their ratio is the multiplier at which reward and
-cost pull a policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. After a
-jump to an estimate of λ* the estimate stands in the place of the ratio.
+σ(A) is the deviation of the advantages, of all batches so far, so that their ratio is the multiplier at which reward
+and cost pull a policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself.
+After a jump to an estimate of λ* the estimate stands in the place of the ratio.
 
 Far above it a policy sees the cost alone, and a larger multiplier changes nothing but how long it takes to come back:
 hence PID's upper bound, in the same unit.
