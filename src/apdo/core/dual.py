@@ -179,7 +179,7 @@ class Relative(eqx.Module):
     def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
         """e: how far a cost is above its limit, within ±1."""
         size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), self.largest / 10.0)
-        return jnp.where(size > 0.0, (cost - limit) / jnp.where(size > 0.0, size, 1.0), 0.0)
+        return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)
 
     def jump(self, estimate: Float[Array, " M"]) -> "Relative":
         """After a jump to this estimate of λ*."""
