@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from apdo.envs import drawing
+from apdo.envs.navigation import Navigation
 from apdo.envs.point_gather import PointGather
 from apdo.envs.queueing import QueueingNetwork
 from apdo.envs.tabular import Gridworld
@@ -25,7 +26,9 @@ def count(picture, colour):
     return int(np.sum(np.abs(picture.astype(int) - wanted).max(axis=-1) < 12))
 
 
-@pytest.mark.parametrize("environment", [PointGather(), Gridworld(), QueueingNetwork(buffer=40), WindTurbine()])
+@pytest.mark.parametrize(
+    "environment", [PointGather(), Gridworld(), QueueingNetwork(buffer=40), WindTurbine(), Navigation()]
+)
 def test_a_state_is_bytes_of_one_size_and_another_state_looks_different(environment):
     first, second = start(environment), start(environment, 1)
     if isinstance(environment, Gridworld | QueueingNetwork):

@@ -19,6 +19,11 @@ ENVIRONMENTS = {
     "walker2d-velocity": ("gymnasium_tasks", "Walker2dVelocity", "Walker2d-v5, slower than 2.34; MuJoCo"),
     "swimmer-velocity": ("gymnasium_tasks", "SwimmerVelocity", "Swimmer-v5, slower than 0.23; MuJoCo"),
     "humanoid-velocity": ("gymnasium_tasks", "HumanoidVelocity", "Humanoid-v5, slower than 1.41; MuJoCo"),
+    "navigation": (
+        "navigation",
+        "Navigation",
+        "a point goes to a goal around two walls of hazards; episodes end early",
+    ),
     "wind-turbine": ("wind_turbine", "WindTurbine", "a 5 MW turbine: energy under limits on fatigue and over-speed"),
 }
 """Name ↦ (module, class, what it is)."""

@@ -26,6 +26,7 @@ REGISTERED = {
     "Garnet": "garnet",
     "Queueing": "queueing",
     "WindTurbine": "wind-turbine",
+    "Navigation": "navigation",
 }
 """The name within `apdo/` ↦ the name here."""
 
