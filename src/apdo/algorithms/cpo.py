@@ -7,9 +7,9 @@ sampled surrogates. Where the safety dial is not in the middle (`core.dial`), th
 Units: g and b_i are the gradients of the sums of one episode, R(π) and C_i(π), as `objective` has them, so that c + bᵀx
 compares like with like, and ν comes out in reward per cost.
 
-**Noise.** A batch of 20 episodes knows thousands of entries of b badly: most of bᵀH⁻¹b is then noise, which a step along
-H⁻¹b is sure to please. Such a step promises to remove any excess and removes nothing. So (both are ours, and off in
-`--preset paper`):
+**Noise.** A batch of 20 episodes knows thousands of entries of b badly: most of bᵀH⁻¹b is then noise, which a step
+along H⁻¹b is sure to please. Such a step promises to remove any excess and removes nothing. So (both are ours, and off
+in `--preset paper`):
 
     belief    the batch's episodes are cut in two halves, whose errors are independent. What a move along the one's
               H⁻¹b does to the cost is read off the other: b_AᵀH⁻¹b_B has the signal and none of the noise. Lengths
@@ -18,8 +18,8 @@ H⁻¹b is sure to please. Such a step promises to remove any excess and removes
               moves little in one step, and so does its gradient.
 
 With v_0 = g and v_i = b_i of the whole batch, a move is x = Σ_j a_j H⁻¹v_j. In a, the trust region is aᵀGa/2 ≤ δ with
-G_jk = v_jᵀH⁻¹v_k, and the effect on the sum k is (Γa)_k with Γ_jk the same product across the halves: CPO's problem again,
-of 1 + m dimensions. Where there is no noise Γ = G, and it is CPO's own.
+G_jk = v_jᵀH⁻¹v_k, and the effect on the sum k is (Γa)_k with Γ_jk the same product across the halves: CPO's problem
+again, of 1 + m dimensions. Where there is no noise Γ = G, and it is CPO's own.
 """
 
 import dataclasses
@@ -102,7 +102,8 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: advantages, the constrained step, value fit."""
     statistics, seen = on_policy.observe(state.statistics, batch)
-    policy, critic = (on_policy.rebase(part, state.statistics, statistics) for part in (state.policy, state.critic))
+    policy = on_policy.rebase(state.policy, state.statistics, statistics)
+    critic = on_policy.rebase(state.critic, state.statistics, statistics)
     estimates = on_policy.estimate(problem, critic, seen, config.trace, config.cost_trace)
     measured = on_policy.measure(problem, batch)
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
