@@ -5,7 +5,7 @@ BIN := .venv/bin
 JOBS ?= 2
 
 .PHONY: demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
-  real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules torture clean
+  real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer torture clean
 
 # The same number of samples for each; what is there already is not trained again.
 demo: .venv/run
@@ -75,6 +75,11 @@ safety-dial: .venv/run
 # The curve of each multiplier rule on problems with a known λ*; docs/multiplier-rules.md.
 multiplier-rules: .venv/run
 	$(BIN)/python -m benchmarks.multiplier_rules
+
+# Problems that nobody tuned for, given their limits and nothing else; docs/transfer.md.
+transfer: .venv/run
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[mujoco]'
+	$(BIN)/python -m benchmarks.transfer --jobs $(JOBS)
 
 # Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
 torture: .venv/run

@@ -105,7 +105,7 @@ def step(
     policy, critic = (on_policy.rebase(part, state.statistics, statistics) for part in (state.policy, state.critic))
     estimates = on_policy.estimate(problem, critic, seen, config.trace, config.cost_trace)
     measured = on_policy.measure(problem, batch)
-    turned, limit = dial.enforce(config, state.dial, measured["cost"], problem.limit)
+    turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
     around = Around.of(problem, policy, seen, estimates.advantage)
     gradients = around.gradients(state.gradients.shape[0]) + config.history * state.gradients
     weight = 1.0 + config.history * state.weight

@@ -24,6 +24,11 @@ ENVIRONMENTS = {
     "point-circle-0": ("safety_point", "PointCircle0", "SafetyPointCircle0 in JAX: circle, nothing costs"),
     "point-circle-1": ("safety_point", "PointCircle1", "SafetyPointCircle1 in JAX: circle, between two walls"),
     "point-circle-2": ("safety_point", "PointCircle2", "SafetyPointCircle2 in JAX: circle, within four walls"),
+    "navigation": (
+        "navigation",
+        "Navigation",
+        "a point goes to a goal around two walls of hazards; episodes end early",
+    ),
     "wind-turbine": ("wind_turbine", "WindTurbine", "a 5 MW turbine: energy under limits on fatigue and over-speed"),
 }
 """Name ↦ (module, class, what it is)."""
