@@ -54,7 +54,6 @@ def behaviour_critic(
     learner: pd_ddpg.Learner, problem: Problem, logged: Logged, iterations: int, key: PRNGKeyArray
 ) -> pd_ddpg.Networks:
     """Critics of the policy that was logged, by as many iterations of temporal differences."""
-    rate_of_targets = pd_ddpg.following(learner, problem, iterations)
     start_key, run_key = random.split(key)
     first = pd_ddpg.start(learner, problem, start_key).learned
     discount = jnp.asarray(objective.sum_discounts(problem))
