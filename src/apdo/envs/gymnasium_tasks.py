@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from apdo.envs import OBJECT, expressions, host, safety, spaces
+from apdo.envs import OBJECT, expressions, host, mujoco_package, safety, spaces
 from apdo.errors import InvalidInput, unknown
 from apdo.options import OURS, option
 
@@ -315,11 +315,22 @@ def make_registered(name: str) -> host.Env:
     if family is not None and name.rpartition(":")[2] not in gymnasium.registry:
         raise unknown("environment", name, _ids_of(family))
     try:
-        return safety.make(family, name) if family else gymnasium.make(name, disable_env_checker=True)
+        with _prepared(name, family):
+            return safety.make(family, name) if family else gymnasium.make(name, disable_env_checker=True)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
         if isinstance(error, gymnasium.error.UnregisteredEnv):
             raise unknown("environment", name, gymnasium.registry) from None
         raise InvalidInput(f"{name} needs a package that is not installed: {_said(error)}.") from None
+
+
+def _prepared(name: str, family: safety.Family | None) -> contextlib.AbstractContextManager[None]:
+    """What to make an environment in: one of Gymnasium's own with MuJoCo without the notices that each copy brings."""
+    import gymnasium
+
+    registered = gymnasium.registry.get(name)
+    if family is not None or not str(getattr(registered, "entry_point", "")).startswith("gymnasium.envs.mujoco"):
+        return contextlib.nullcontext()
+    return mujoco_package.without_notices(mujoco_package.load(name, oldest=(2, 0)))
 
 
 def _ids_of(family: safety.Family) -> list[str]:
@@ -443,19 +454,9 @@ VELOCITY = {
 """Name ↦ (id, threshold, whether the speed is that in the plane): Safety-Gymnasium 1.0, Velocity-v1."""
 
 
-def _make_mujoco(name: str) -> host.Env:
-    require()
-    for package in ("mujoco", "imageio"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise InvalidInput(f"{name} needs MuJoCo, which is not installed: pip install 'apdo[mujoco]'") from None
-    return make_registered(name)
-
-
 def _velocity_task(name: str) -> type[VelocityTask]:
     robot, threshold, planar = VELOCITY[name]
-    make = functools.partial(_make_mujoco, robot)
+    make = functools.partial(make_registered, robot)
     members = {"name": name, "make": make, "published": threshold, "planar": planar}
     return _subclass(VelocityTask, members)
 
