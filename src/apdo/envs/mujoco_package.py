@@ -36,10 +36,15 @@ def load(what: str, oldest: tuple[int, int] = OLDEST) -> ModuleType:
             f"{what} needs MuJoCo, and release {REFUSED}, which is installed, computes some contacts wrongly "
             f"(its Newton solver, with sparse Jacobians); another one is brought by: {EXTRA}"
         )
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < oldest:
+    if numbers(version) < oldest:
         named = ".".join(map(str, oldest))
         raise InvalidInput(f"{what} needs MuJoCo {named} or newer, and {version} is installed: {EXTRA}")
     return package
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a release."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 @contextlib.contextmanager
