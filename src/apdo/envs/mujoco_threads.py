@@ -143,6 +143,14 @@ class Look:
 class ThreadedTask(HostOptions):
     """A `MujocoTask` with the options of a run; a subclass says which."""
 
+    cost: str = option(
+        "",
+        "costs as expressions over obs[i], action[i] and next_obs[i], with ; between them; empty: the task's own",
+        OURS,
+    )
+    max_episode_steps: int = option(
+        0, "steps after which an episode is cut off; 0: as the task has it", OURS, within=(0, 10**7)
+    )
     workers: str = option("auto", "threads that step the copies: a number, or auto: one for each core", OURS)
 
     name: ClassVar[str] = ""
