@@ -207,9 +207,8 @@ def played(actors: Any, noise: float, data: Data) -> tuple[Any, Any]:
     import jax
     from jax import random
 
-    from apdo import rollout
+    from apdo import objective, rollout
     from apdo.core import networks
-    from apdo.core.advantage import summarise
 
     problem = data.training.problem
 
@@ -221,8 +220,8 @@ def played(actors: Any, noise: float, data: Data) -> tuple[Any, Any]:
         batch = rollout.collect(
             data.training.environment, act, (), key, steps=problem.horizon, environments=2000, seeds_axis=None
         )
-        found = summarise(batch, problem.discount, problem.cost_discount)
-        return found.undiscounted_return, found.constrained_cost
+        found = objective.measure(problem, batch)
+        return found.undiscounted_return, found.cost
 
     shape = jax.tree.leaves(actors)[0].shape[:2]
     return jax.jit(jax.vmap(jax.vmap(one)))(actors, random.split(random.key(3), shape))

@@ -38,7 +38,7 @@ def rules(optimum: float, excess: float) -> dict[str, tuple[dual.Config, float]]
     return {
         "ascent": (dual.Ascent(), step),
         "ascent, decay 0.5": (dual.Ascent(decay=0.5), 4.0 * step),
-        "PID": (dual.Pid(proportional=proportional), step),
+        "PID": (dual.Pid(proportional=proportional, most=0.0), step),
         "Adam": (dual.Adam(), 0.02 * optimum),
         "ascent, at most 1.25 λ*": (dual.Ascent(most=1.25 * optimum), step),
         "PID, at most 0.75 λ*": (dual.Pid(proportional=proportional, most=0.75 * optimum), step),
@@ -65,7 +65,7 @@ def follow(model: FiniteCMDP, rule: dual.Config, step: float) -> dict[str, Any]:
     """λ, return and cost, epoch by epoch."""
     logits, limit = np.zeros_like(model.reward), jnp.asarray(model.limits, dtype=jnp.float32)
     multiplier = dual.start(rule, jnp.zeros(model.constraints))
-    update = jax.jit(lambda state, cost: dual.update(rule, state, cost, limit, step))
+    update = jax.jit(lambda state, cost: dual.update(rule, state, cost - limit, step))
     path: dict[str, list[float]] = {"multiplier": [], "cost": [], "return": []}
     for _ in range(EPOCHS):
         found = exact.evaluate(model, softmax(logits))

@@ -169,8 +169,7 @@ def evaluator(task: Task, experiment: Any, training: Any) -> Callable[[Any, Any]
     """
     import jax
 
-    from apdo import loop, rollout
-    from apdo.core.advantage import summarise
+    from apdo import loop, objective, rollout
     from apdo.envs.environment import Environment
 
     problem, environment = training.problem, training.environment
@@ -203,8 +202,8 @@ def evaluator(task: Task, experiment: Any, training: Any) -> Callable[[Any, Any]
             environments=EPISODES,
             seeds_axis=None,
         )
-        found = summarise(batch, problem.discount, problem.cost_discount)
-        return found.undiscounted_return, found.constrained_cost[0]
+        found = objective.measure(problem, batch)
+        return found.undiscounted_return, found.cost[0]
 
     compiled = jax.jit(lambda state, keys: loop.over_seeds(training, play, (state, keys)))
 
@@ -222,7 +221,7 @@ def curves(arm: Arm, seeds: int) -> dict[str, Any]:
     from jax import random
 
     from apdo import loop
-    from apdo.experiment import runner
+    from apdo.experiment import adjusting, runner
 
     experiment = specified(arm, seeds)
     training = runner.training_of(experiment)
@@ -238,7 +237,9 @@ def curves(arm: Arm, seeds: int) -> dict[str, Any]:
             if name in chunk.metrics:
                 rows[name].append(np.asarray(chunk.metrics[name][0]).reshape(seeds, -1)[:, 0])
         if adjuster.due(epoch) and adjuster.open(state):
-            state, found = adjuster.finish(state, adjuster.work(state, adjuster.begin(state), adjuster.total))
+            learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
+            supported = jnp.asarray([not reasons for reasons in adjusting.doubts(training, state, learner)])
+            state, found = adjuster.finish(state, learner, supported)
             adjusted.append(epoch)
             estimates.append({name: np.asarray(getattr(found, name)).tolist() for name in vars(found)})
         keys = random.split(random.fold_in(random.key(99), epoch), seeds)

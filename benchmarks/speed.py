@@ -24,7 +24,7 @@ from jax import random
 
 from apdo import loop, rollout
 from apdo.algorithms import on_policy, pd_ddpg, pdo, primal_steps
-from apdo.core import critics, replay
+from apdo.core import replay
 from apdo.core.data import flatten
 from apdo.envs.environment import Environment
 from apdo.experiment import runner, settings
@@ -83,11 +83,10 @@ def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) ->
         return on_policy.estimate(problem, algorithm.critic, batch, config.trace, config.cost_trace)
 
     def fit(algorithm, batch, estimates, key):
-        targets = estimates.target.reshape(-1, 1 + problem.constraints)
-        return critics.fit(config.critic, algorithm.critic, key, flatten(batch).observation, targets)
+        return on_policy.fit(config.critic, algorithm.critic, key, batch, estimates)
 
     def improve(algorithm, batch, estimates, key):
-        samples = on_policy.samples(batch, estimates.advantage[..., 0])
+        samples = on_policy.samples(problem, batch, estimates.advantage[..., 0])
         return primal_steps.improve(config.primal, algorithm.policy, (), samples, key)
 
     algorithm, key = state.algorithm, state.key

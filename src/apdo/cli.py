@@ -30,6 +30,7 @@ from apdo import __version__
 from apdo.algorithms import ALGORITHMS
 from apdo.envs import ENVIRONMENTS, check_name, is_gymnasium_id
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure, unknown
+from apdo.options import TRUTH
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -600,7 +601,10 @@ _REPEATED = ("cost",)
 
 
 def _pairs(words: list[str], flags: set[str] | None = None, known: Sequence[str] | None = None) -> dict[str, Any]:
-    """--name value, --name=value and, for flags, --name alone or --no-name, as a dictionary with "_" for "-"."""
+    """--name value, --name=value and, for flags, --name alone or --no-name, as a dictionary with "_" for "-".
+
+    A flag may have its value after a space too.
+    """
     pairs: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -613,9 +617,9 @@ def _pairs(words: list[str], flags: set[str] | None = None, known: Sequence[str]
             raise unknown("option", word, [f"--{option}" for option in known])
         before = pairs.get(name) if name in _REPEATED else None
         if has_value:
-            pairs[name] = value
+            pairs[name] = TRUTH.get(value.lower(), value) if flags and name in flags else value
         elif flags and name in flags:
-            pairs[name] = True
+            pairs[name] = TRUTH[rest.pop(0).lower()] if rest and rest[0].lower() in TRUTH else True
         elif flags and name.removeprefix("no_") in flags:
             pairs[name.removeprefix("no_")] = False
         elif rest and not rest[0].startswith("--"):
@@ -680,25 +684,30 @@ def _options_help(algorithm: str, environment: str) -> str:
     return "".join(f"\n  {title}\n{_table(_rows(config))}\n" for title, config in sections)
 
 
-def _rows(config: "DataclassInstance", prefix: str = "") -> list[tuple[str, str]]:
-    """(option, meaning, default and source) for every option, those of every choice included."""
+def _rows(config: "DataclassInstance", prefix: str = "", chooser: str = "") -> list[tuple[str, str]]:
+    """(option, meaning, default and source) for every option, those of every choice included.
+
+    Where the configuration around this one has chosen another default, that is shown, with the `chooser` as its source.
+    """
     rows = []
     for field in dataclasses.fields(config):
         value, about = getattr(config, field.name), field.metadata
         name = f"--{prefix}{field.name}".replace("_", "-")
         choices = about["choices"]
+        source = about["source"] if value == field.default or not chooser else chooser
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             kinds = choices or {"": type(value)}
             if choices:
                 chosen = next(kind for kind, choice in choices.items() if choice is type(value))
-                rows.append((f"{name} {'|'.join(choices)}", f"{about['help']} [{chosen}; {about['source']}]"))
+                rows.append((f"{name} {'|'.join(choices)}", f"{about['help']} [{chosen}; {source}]"))
             for kind, choice in kinds.items():
                 note = f" (with {name} {kind})" if kind else ""
-                rows += [(n, text + note) for n, text in _rows(choice(), f"{prefix}{field.name}.")]
+                inside = value if choice is type(value) else choice()
+                rows += [(n, text + note) for n, text in _rows(inside, f"{prefix}{field.name}.", source)]
             continue
         shown = ",".join(str(part) for part in value) if isinstance(value, tuple) else value
         allowed = f" {'|'.join(choices)}" if choices else ""
-        rows.append((name + allowed, f"{about['help']} [{shown}; {about['source']}]"))
+        rows.append((name + allowed, f"{about['help']} [{shown}; {source}]"))
     return rows
 
 

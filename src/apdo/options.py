@@ -29,6 +29,8 @@ LARGEST_WHOLE = 2**31 - 1
 LARGEST = 1e30
 """Numbers beyond these do not fit what computes with them (32 bits)."""
 _MOST_ENTRIES = 64
+TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+"""Words for what is either so or not."""
 
 PAPER = "the paper"
 PUBLISHED = "the published CPO code"
@@ -130,14 +132,14 @@ def _set(config: C, path: list[str], value: Value, whole: str) -> C:
 def _converted(field: dataclasses.Field[Any], current: Value, value: Value, name: str) -> Value:
     """The value as the option holds it, checked."""
     if isinstance(current, Configuration):
-        return _choose(field, value, name)
+        return _choose(field, current, value, name)
     parsed = _parse(field, current, value, name)
     _check(field, parsed, name)
     return parsed
 
 
-def _choose(field: dataclasses.Field[Any], value: Value, name: str) -> Configuration:
-    """A nested configuration given as itself or by the name of its kind."""
+def _choose(field: dataclasses.Field[Any], current: Configuration, value: Value, name: str) -> Configuration:
+    """A nested configuration given as itself or by the name of its kind; the kind that is there stays as it is."""
     if isinstance(value, Configuration):
         return value
     choices = field.metadata["choices"]
@@ -145,7 +147,7 @@ def _choose(field: dataclasses.Field[Any], value: Value, name: str) -> Configura
         raise InvalidInput(f"{name} has options of its own ({name}.…) and takes no value.")
     if not isinstance(value, str) or value not in choices:
         raise unknown(f"value for {name}", str(_brief(value)), choices)
-    return choices[value]()
+    return current if choices[value] is type(current) else choices[value]()
 
 
 def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: str) -> Value:
@@ -161,7 +163,7 @@ def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: st
         if kind is tuple:
             return _numbers(field, value)
         if kind is bool and isinstance(value, str):
-            return {"true": True, "yes": True, "false": False, "no": False}[value.lower()]
+            return TRUTH[value.lower()]
         if kind is int and not isinstance(value, bool):
             return _whole(value)
         if kind is float and not isinstance(value, bool):

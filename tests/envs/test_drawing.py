@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from apdo.envs import drawing
+from apdo.envs.navigation import Navigation
 from apdo.envs.point_gather import PointGather
 from apdo.envs.queueing import QueueingNetwork
 from apdo.envs.safety_point import PointCircle1, PointCircle2, PointGoal1
@@ -28,7 +29,7 @@ def count(picture, colour):
 
 @pytest.mark.parametrize(
     "environment",
-    [PointGather(), PointGoal1(), PointCircle1(), Gridworld(), QueueingNetwork(buffer=40), WindTurbine()],
+    [PointGather(), PointGoal1(), PointCircle1(), Gridworld(), QueueingNetwork(buffer=40), WindTurbine(), Navigation()],
 )
 def test_a_state_is_bytes_of_one_size_and_another_state_looks_different(environment):
     first, second = start(environment), start(environment, 1)

@@ -29,7 +29,7 @@ DEPENDABLE = pd_ddpg.Learner(
     critic_rate=2e-3,
     actor_rate=6e-4,
     dual_rate=1e-3,
-    rule=dual.Pid(proportional=1.0, most=0.0),
+    rule=dual.Pid(proportional=1.0, far=0.0, most=0.0),
     dual_states="starts",
     units="data",
     target_rate=1e-2,

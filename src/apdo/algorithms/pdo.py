@@ -105,7 +105,7 @@ def step(
     policy, optimiser, metrics = primal_steps.improve(config.primal, policy, state.optimiser, samples, primal_key)
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
     measured = on_policy.measure(problem, batch)
-    turned, limit = dial.enforce(config, state.dial, measured["cost"], problem.limit)
+    turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
     multiplier, units = steer(config, state, found.advantage, measured["cost"], limit)
     metrics |= measured | dial.measure(turned, limit)
     metrics |= {"multiplier": state.multiplier.value, "value_error": error}

@@ -1,7 +1,12 @@
-"""The safety dial: which limit is enforced while training.
+"""Which limit is enforced while training: the given one, less a margin for noise, moved by the safety dial.
 
-    d_k = d + (1 - 2 S) · [C(π_0) - d]⁺ · 2^(-k/h)
+    d_k = d - min(m · error(C), |d| / 10) + (1 - 2 S) · [C(π_0) - d]⁺ · 2^(-k/h)
 
+**The margin.** A policy whose cost is at the limit is beyond it half of the time, by what a batch can tell. To be known
+to keep the limit it has to stay below by about as much as the batch may err, m standard errors; but a small batch must
+not ask for more than a tenth of the limit.
+
+**The dial.**
 S = 1/2 enforces d from the first epoch to the last: the plain algorithm. S = 1 begins as far below d as the first
 policy lies above it, so that its excess is given back before the return counts. S = 0 begins at what the first policy
 costs, so that the return comes first. Either way the difference halves every h epochs, and what is enforced in the end
@@ -9,6 +14,7 @@ is d. A constraint that the first policy keeps has nothing to trade and stays as
 """
 
 import dataclasses
+from math import inf
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -32,6 +38,12 @@ class Config:
         within=(0.0, 1.0),
     )
     safety_half_life: float = option(8.0, "h, epochs in which what the dial changes halves", OURS, above=0.0)
+    margin: float = option(
+        1.0,
+        "m, standard errors of a batch's cost by which the enforced limit is below the given one, at most a tenth of it",
+        OURS,
+        within=(0.0, inf),
+    )
 
 
 class Dial(eqx.Module):
@@ -55,14 +67,15 @@ def start(config: Config, constraints: int) -> Dial | None:
 
 
 def enforce(
-    config: Config, dial: Dial | None, cost: Float[Array, " M"], limit: Float[Array, " M"]
+    config: Config, dial: Dial | None, cost: Float[Array, " M"], error: Float[Array, " M"], limit: Float[Array, " M"]
 ) -> tuple[Dial | None, Float[Array, " M"]]:
-    """The dial for the next epoch, and d_k of this one, whose policy costs `cost`."""
+    """The dial for the next epoch, and d_k of this one, whose policy costs `cost`, up to a standard error."""
+    below = limit - jnp.minimum(config.margin * error, jnp.abs(limit) / 10.0) if config.margin else limit
     if dial is None:
-        return None, limit
+        return None, below
     first = jnp.where(dial.epoch == 0, cost, dial.first)
     shift = (1.0 - 2.0 * config.safety) * jnp.exp2(-dial.epoch / config.safety_half_life)
-    return Dial(first=first, epoch=dial.epoch + 1), limit + shift * jnp.maximum(first - limit, 0.0)
+    return Dial(first=first, epoch=dial.epoch + 1), below + shift * jnp.maximum(first - limit, 0.0)
 
 
 def measure(dial: Dial | None, limit: Float[Array, " M"]) -> dict[str, Array]:

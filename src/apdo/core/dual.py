@@ -4,8 +4,8 @@ All are projected ascent on the dual function, whose gradient is C(π) - d, and 
 excess and u the unit in which a multiplier moves,
 
     ascent   λ ← [λ + β_k u e]⁺,  β_k = β / (k + 1)^decay              (paper, Algorithm 1, line 6)
-    PID      I ← [I + β u e]⁺,    λ = [I + K_P u e + K_D u [e - e_before]⁺]⁺            (Stooke et al. 2020)
-             where a reach is set, K_P e goes no further: a firm hand near the limit, a light one far off
+    PID      I ← [I + β u e]⁺,    λ = [I + K_P u (e + F e|e|) + K_D u [e - e_before]⁺]⁺     (Stooke et al. 2020, F = 0)
+             F is a firmer hand far from the limit, where e is no noise; where a reach is set, the term goes no further
     Adam     λ ← [λ + u Adam(β; e)]⁺
 
 **Units.** In the paper e = C - d and u = 1, so that a gain that suits one problem suits no other. By default gains are
@@ -53,6 +53,7 @@ class Pid:
     """Integral, proportional and derivative control of the cost."""
 
     proportional: float = option(1.0, "K_P, multiplier per unit of excess", STOOKE, within=(0.0, inf))
+    far: float = option(2.0, "F, by which the excess counts more the larger it is", OURS, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the excess rose", STOOKE, within=(0.0, inf))
     reach: float = option(0.0, "most that the proportional term adds or takes; 0: any", OURS, within=(0.0, inf))
     most: float = option(20.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
@@ -119,7 +120,8 @@ def update(
         # Before the first update there is no earlier excess, and no rise.
         rise = jnp.where(multiplier.updates > 0, jnp.maximum(excess - multiplier.excess, 0.0), 0.0)
         reach = config.reach or inf
-        proportional = jnp.clip(config.proportional * excess, -reach, reach)
+        felt = excess * (1.0 + config.far * jnp.abs(excess))
+        proportional = jnp.clip(config.proportional * felt, -reach, reach)
         value = _project(config, integral + unit * (proportional + config.derivative * rise), natural)
     return Multiplier(value=value, integral=integral, excess=excess, updates=multiplier.updates + 1, moments=moments)
 

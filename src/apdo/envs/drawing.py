@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from apdo.envs import navigation as nav
 from apdo.envs import point_gather as pg
 from apdo.envs import safety_point as sp
 from apdo.envs import wind_turbine as wt
+from apdo.envs.navigation import Navigation
 from apdo.envs.point_gather import PointGather
 from apdo.envs.queueing import QueueingNetwork
 from apdo.envs.tabular import Garnet, Gridworld, Tabular, TwoState
@@ -248,6 +250,23 @@ def _queueing(canvas: _Canvas, environment: QueueingNetwork, state: State) -> No
         canvas.text(x + width / 2, bottom + 27, f"{int(length)} of {environment.buffer}", 14, _INK, "ma")
 
 
+def _navigation(canvas: _Canvas, environment: Navigation, state: State) -> None:  # noqa: ARG001
+    """The arena from above: hazards red, the goal green, the point blue with its velocity."""
+    scale = (WIDTH - 20) / (2 * nav.HALF_WIDTH)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return WIDTH / 2 + scale * x, HEIGHT / 2 - scale * y
+
+    for left, bottom, right, top in nav.WALLS:
+        canvas.box(*at(left, top), *at(right, bottom), _BAD_PALE, _BAD)
+    canvas.box(*at(-nav.HALF_WIDTH, nav.HALF_HEIGHT), *at(nav.HALF_WIDTH, -nav.HALF_HEIGHT), None, _PALE)
+    canvas.disc(*at(*nav.GOAL), nav.GOAL_RADIUS * scale, _GOOD_PALE, _GOOD)
+    (x, y), (vx, vy) = np.asarray(state.position).tolist(), np.asarray(state.velocity).tolist()
+    # Where it would be in four steps.
+    canvas.line([at(x, y), at(x + 4.0 * vx, y + 4.0 * vy)], _INK, 2)
+    canvas.disc(*at(x, y), 0.18 * scale, _SELF, _INK)
+
+
 def _wind_turbine(canvas: _Canvas, environment: WindTurbine, state: State) -> None:  # noqa: ARG001
     """The turbine from the side: bent tower, pitched blades, the wind as arrows; and its instruments."""
     speed, pitch, wind = float(state.speed), float(state.pitch), float(state.wind)
@@ -297,5 +316,6 @@ _PAINTERS: dict[type, Callable[[_Canvas, Any, State], None]] = {
     TwoState: _states,
     Garnet: _states,
     QueueingNetwork: _queueing,
+    Navigation: _navigation,
     WindTurbine: _wind_turbine,
 }

@@ -31,6 +31,7 @@ REGISTERED = {
     "PointCircle1": "point-circle-1",
     "PointCircle2": "point-circle-2",
     "WindTurbine": "wind-turbine",
+    "Navigation": "navigation",
 }
 """The name within `apdo/` ↦ the name here."""
 

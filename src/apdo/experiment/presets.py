@@ -10,7 +10,7 @@ _NETWORKS |= {"critic.hidden": (64, 32), "trace": 0.95}
 _TRPO_STEP = {"primal": "trpo"} | {f"primal.{name}": value for name, value in _TRUST_REGION.items()}
 _RUN = {"batch": 50_000, "epochs": 150}
 _PDO = _RUN | _NETWORKS | _TRPO_STEP
-_PDO |= {"rule": "ascent", "units": "own", "dual_step": 0.1, "initial_multiplier": 0.0}
+_PDO |= {"rule": "ascent", "units": "own", "dual_step": 0.1, "initial_multiplier": 0.0, "margin": 0.0}
 _FAST = {
     "batch": 10_000,
     "samples": 600_000,
@@ -63,7 +63,7 @@ PRESETS = {
             "pdo": _PDO,
             "cpo": _RUN
             | _NETWORKS
-            | {"cost_trace": 1.0, "doubt": False, "history": 0.0}
+            | {"cost_trace": 1.0, "doubt": False, "history": 0.0, "margin": 0.0}
             | {f"search.{name}": value for name, value in _TRUST_REGION.items()},
             "pd-ddpg": {f"learner.{name}": value for name, value in LEARNER.items()}
             | {"replay_capacity": 1_000_000, "updates": 1.0},

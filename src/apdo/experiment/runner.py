@@ -29,7 +29,7 @@ from apdo.experiment import adjusting, checkpoint, chosen, memory, records, rema
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
-from apdo.experiment.settings import BOOKKEEPING, Experiment
+from apdo.experiment.settings import BOOKKEEPING, Experiment, sized
 from apdo.experiment.standing import Standing
 from apdo.experiment.stopping import Stop
 from apdo.policy import Policy
@@ -161,7 +161,8 @@ def train(experiment: Experiment, folder: Path, quiet: bool = False) -> Result:
 
 
 def _change(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
-    changed = dataclasses.replace(experiment, settings=options.override(experiment.settings, changes))
+    settings = sized(options.override(experiment.settings, changes), experiment.environment_config)
+    changed = dataclasses.replace(experiment, settings=settings)
     changed.check()
     return changed
 

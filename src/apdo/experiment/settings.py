@@ -20,7 +20,9 @@ BOOKKEEPING = ("checkpoint_every", "keep")
 class Settings:
     """How long a run is, on how many seeds, against which limits."""
 
-    samples: int = option(250_000, "environment steps to train, where epochs are not given", OURS, above=0)
+    samples: int = option(
+        250_000, "environment steps to train, where epochs are not given", OURS, above=0, most=2 * 10**18
+    )
     epochs: int = option(0, "epochs to train; 0: as many as the samples make", OURS, within=(0, 10**9))
     batch: int = option(
         0,
@@ -154,12 +156,16 @@ class Experiment:
 
     def shape(self) -> tuple[int, int]:
         """(T, N): steps of each environment in an epoch, a multiple of the horizon, and environments side by side."""
-        horizon, settings = self.environment_config.horizon, self.settings
-        episodes = -(-settings.batch // horizon)
-        about = getattr(self.environment_config, "copies", None)
-        environments = settings.environments or (episodes if about is None else copies_near(about, episodes))
-        environments = min(environments, episodes)
-        return horizon * -(-episodes // environments), environments
+        return shape(self.settings, self.environment_config)
+
+
+def shape(settings: Settings, task: Any) -> tuple[int, int]:  # noqa: ANN401
+    """(T, N) of a run with these settings on a task."""
+    episodes = -(-settings.batch // task.horizon)
+    about = getattr(task, "copies", None)
+    environments = settings.environments or (episodes if about is None else copies_near(about, episodes))
+    environments = min(environments, episodes)
+    return task.horizon * -(-episodes // environments), environments
 
 
 def copies_near(about: int, episodes: int) -> int:
@@ -192,8 +198,12 @@ def specify(
             raise unknown("preset", preset, PRESETS)
         note = PRESETS[preset].note
         parts = _lay_over(parts, _preset(preset, algorithm))
-    parts = _lay_over(parts, changes or {})
-    parts["settings"] = _sized(parts["settings"], parts["environment_config"].horizon)
+    changes = dict(changes or {})
+    if "samples" in changes:
+        # Whoever asks for samples means them, whatever epochs a preset has.
+        changes = {"epochs": 0} | changes
+    parts = _lay_over(parts, changes)
+    parts["settings"] = sized(parts["settings"], parts["environment_config"])
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
     experiment.check()
     return experiment
@@ -203,12 +213,14 @@ EPISODES, FEWEST, MOST = 20, 5_000, 20_000
 """What a batch has unless told otherwise: so many episodes, but no fewer and no more samples than these."""
 
 
-def _sized(settings: Settings, horizon: int) -> Settings:
+def sized(settings: Settings, task: Any) -> Settings:  # noqa: ANN401
     """The settings with a batch and a number of epochs that were left open, and the samples that they make."""
+    horizon = task.horizon
     batch = settings.batch or max(horizon, min(max(EPISODES * horizon, FEWEST), MOST))
-    whole = -(-batch // horizon) * horizon
-    epochs = settings.epochs or -(-settings.samples // whole)
-    return dataclasses.replace(settings, batch=batch, epochs=epochs, samples=epochs * whole)
+    settings = dataclasses.replace(settings, batch=batch)
+    steps, environments = shape(settings, task)
+    epochs = settings.epochs or -(-settings.samples // (steps * environments))
+    return dataclasses.replace(settings, epochs=epochs, samples=epochs * steps * environments)
 
 
 def _preset(name: str, algorithm: str) -> Mapping[str, Any]:

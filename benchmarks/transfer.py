@@ -1,0 +1,371 @@
+"""Does `apdo train apdo ENV --limit d` work, with no other option, on problems that nobody tuned for?
+
+    make transfer                                             all of it, then the tables and picture of docs/transfer.md
+    python -m benchmarks.transfer --only 'navigation.*/apdo'  a part: PROBLEM/ALGORITHM as a pattern
+    python -m benchmarks.transfer --jobs 8 --seeds 0,1        several processes at a time, some of the seeds
+    python -m benchmarks.transfer --long                      ten times the samples: the best return known in the limits
+    python -m benchmarks.transfer --table                     the tables and picture alone, from what was measured
+
+Every algorithm is given the problem and its limits, nothing else. Then 1,000 fresh episodes of the policy that it hands
+back are played; on a finite problem the policy is evaluated exactly instead. Results go to results/transfer, one JSON
+file for each problem and algorithm; seeds that are there are not run again unless --again.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import datetime
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import transfer_problems
+from benchmarks.transfer_problems import CASES, Case
+
+RESULTS = Path("results/transfer")
+ALGORITHMS = ("apdo", "pdo", "cpo")
+SEEDS = (0, 1, 2, 3, 4)
+EPISODES = 1000
+FRESH = 10_000
+"""Added to a run's seed for its evaluation."""
+WITHIN = 1.05
+"""The share of a limit up to which a cost counts as within it."""
+POINTS = 60
+"""Points of a stored training curve."""
+LONG = {"times": 10, "batches": 100, "seeds": (0, 1, 2)}
+"""Samples of a long run as a multiple of the case's, and over how many batches they are spread."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Seeds of a problem and algorithm that one process runs."""
+
+    kind: str
+    """study, long or reference."""
+    case: str
+    algorithm: str
+    seeds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.case}/{self.algorithm}, seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+
+
+def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[str, Any] | None = None) -> Any:
+    """The experiment: the problem, its limits and the seeds; what else there is, the library chooses."""
+    from apdo.experiment import settings
+
+    name, task = transfer_problems.task_of(case)
+    options = case.options | ({} if case.limits is None else {"limits": case.limits})
+    options |= {"seed": seeds[0], "seeds": len(seeds)} | (changes or {})
+    return settings.specify(algorithm, name, options, task=task)
+
+
+def lengthened(case: Case) -> dict[str, Any]:
+    """Options of a long run: many samples in large batches."""
+    batch = case.samples * LONG["times"] // LONG["batches"]
+    return {"batch": batch, "epochs": LONG["batches"]}
+
+
+def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
+    """What the seeds of a job came to, by seed, and how the experiment was specified."""
+    from apdo.errors import NumericalFailure
+    from apdo.experiment import runner
+
+    case = CASES[job.case]
+    experiment = specified(case, job.algorithm, job.seeds, changes)
+    training = runner.training_of(experiment)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            result = runner.run(experiment, Path(folder) / "run", quiet=True)
+        except NumericalFailure as failure:
+            return _told(experiment, training, {seed: {"failed": str(failure)} for seed in job.seeds})
+    seconds = (time.perf_counter() - began) / len(job.seeds)
+    seeds = {}
+    for i, (seed, policy) in enumerate(zip(job.seeds, result.policies, strict=True)):
+        curve = curve_of(case, {name: values[i] for name, values in result.metrics.items()}, training.problem.batch)
+        seeds[seed] = judged(case, policy, training, FRESH + seed) | {
+            "samples": int(curve["samples"][-1]),
+            "best_epoch": best_epoch(curve, np.asarray(training.problem.limits), allowance(case, training)),
+            "curve": thinned(curve),
+            "seconds": round(seconds, 1),
+        }
+    return _told(experiment, training, seeds)
+
+
+def _told(experiment: Any, training: Any, seeds: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Results by seed, each with where and when it was made, and the problem as it was posed."""
+    from apdo.experiment import records
+    from benchmarks.ground_truth import device
+
+    packages = getattr(training.environment, "packages", ())
+    made = {
+        "device": device(),
+        "threads": len(os.sched_getaffinity(0)),
+        "versions": records.versions(packages),
+        "commit": records.commit(),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    problem = training.problem
+    posed = {
+        "limits": list(problem.limits),
+        "cost_names": list(training.environment.cost_names),
+        "cost_discount": problem.cost_discount,
+        "discount": problem.discount,
+        "horizon": problem.horizon,
+    }
+    return {"posed": posed, "config": experiment.describe(), "seeds": {str(s): v | made for s, v in seeds.items()}}
+
+
+def judged(case: Case, policy: Any, training: Any, seed: int) -> dict[str, Any]:
+    """Return and costs of a policy: exactly where the problem is finite, else on fresh episodes with 95 % intervals."""
+    if case.finite:
+        from apdo import exact
+
+        task = training.environment
+        chances = np.asarray(policy.distribution(task.observations())["probabilities"], dtype=np.float64)
+        found = exact.evaluate(task.model(), chances / chances.sum(axis=1, keepdims=True))
+        return {"return": _exactly(found.value), "costs": [_exactly(cost) for cost in found.costs]}
+    from apdo.experiment import evaluation
+
+    found = evaluation.evaluate(policy, training, EPISODES, seed=seed)
+    return {
+        "return": _interval(found.undiscounted_return),
+        "costs": [_interval(cost) for cost in found.constrained_cost],
+        "total_costs": [_interval(cost) for cost in found.undiscounted_cost],
+    }
+
+
+def _exactly(value: float) -> dict[str, float]:
+    return {"mean": float(value), "low": float(value), "high": float(value)}
+
+
+def _interval(estimate: Any) -> dict[str, float]:
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "deviation": estimate.deviation}
+
+
+def allowance(case: Case, training: Any) -> np.ndarray:
+    """By how much each cost may exceed its limit: a share of it or, where it is 0, of what the cost turns over."""
+    limits = np.asarray(training.problem.limits)
+    if not case.finite:
+        return (WITHIN - 1.0) * np.abs(limits)
+    from benchmarks.ground_truth import scale, solved
+
+    return (WITHIN - 1.0) * scale(*solved(training.environment))
+
+
+def curve_of(case: Case, metrics: dict[str, np.ndarray], batch: int) -> dict[str, np.ndarray]:
+    """One seed's training: samples, return and costs of each epoch."""
+    returns = metrics["discounted_return" if case.finite else "return"]
+    return {"samples": batch * np.arange(1, len(returns) + 1), "return": returns, "costs": metrics["cost"]}
+
+
+def best_epoch(curve: dict[str, np.ndarray], limits: np.ndarray, allowed: np.ndarray) -> dict[str, Any] | None:
+    """The epoch within the limits that earned most; None if there was none."""
+    within = np.all(curve["costs"] <= limits + allowed, axis=1)
+    if not within.any():
+        return None
+    best = int(np.argmax(np.where(within, curve["return"], -np.inf)))
+    return {
+        "epoch": best,
+        "samples": int(curve["samples"][best]),
+        "return": float(curve["return"][best]),
+        "costs": curve["costs"][best].tolist(),
+    }
+
+
+def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
+    """At most `POINTS` epochs, the first and the last among them."""
+    count = len(curve["samples"])
+    kept = np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
+    return {name: np.asarray(values)[kept].astype(np.float64).round(6).tolist() for name, values in curve.items()}
+
+
+def refer(job: Job) -> dict[str, Any]:
+    """What the policies that runs start from earn and cost; and the optimum, where it is known."""
+    from apdo import loop
+    from apdo.experiment import runner
+
+    case = CASES[job.case]
+    experiment = specified(case, "trpo", job.seeds)
+    training = runner.training_of(experiment)
+    state = loop.start(training, list(job.seeds))
+    seeds = {
+        seed: judged(case, policy, training, FRESH + seed)
+        for seed, policy in zip(job.seeds, runner.policies_of(training, state.algorithm), strict=True)
+    }
+    told = _told(experiment, training, seeds) | {"allowance": allowance(case, training).tolist()}
+    if case.finite:
+        from benchmarks.ground_truth import solved
+
+        _, optimum = solved(training.environment)
+        told["optimum"] = {"return": optimum.value, "multipliers": optimum.multipliers.tolist()}
+    return told
+
+
+def path_of(job: Job, out: Path = RESULTS) -> Path:
+    """The file of a problem and algorithm."""
+    name = f"{job.case}-{job.algorithm}.json" if job.kind != "reference" else f"{job.case}.json"
+    return out / name if job.kind == "study" else out / job.kind / name
+
+
+def wanted(given: argparse.Namespace) -> Iterator[Job]:
+    """What there is to do: for each problem and algorithm the seeds that are not there."""
+    kinds = ["long"] if given.long else ["reference", "study"]
+    for kind in kinds:
+        for case in CASES:
+            if kind == "long" and CASES[case].finite:
+                continue
+            for algorithm in ("start",) if kind == "reference" else ALGORITHMS:
+                if given.only and not re.fullmatch(given.only, f"{case}/{algorithm}"):
+                    continue
+                asked = LONG["seeds"] if kind == "long" else SEEDS if kind == "reference" else given.seeds
+                whole = Job(kind, case, algorithm, tuple(asked))
+                there = set() if given.again else set(read(path_of(whole, given.out)).get("seeds", {}))
+                missing = tuple(seed for seed in asked if str(seed) not in there)
+                if kind == "reference" or given.together:
+                    yield from [Job(kind, case, algorithm, missing)] if missing else []
+                else:
+                    yield from (Job(kind, case, algorithm, (seed,)) for seed in missing)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of results; empty if there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def add(job: Job, found: dict[str, Any], out: Path) -> None:
+    """Put the seeds of a job into the file of its problem and algorithm."""
+    path, case = path_of(job, out), CASES[job.case]
+    seeds = read(path).get("seeds", {}) | found.pop("seeds")
+    whole = {
+        "problem": job.case,
+        "algorithm": job.algorithm,
+        "held_out": case.held_out,
+        "command": transfer_problems.command(case, job.algorithm),
+        **found,
+        "seeds": dict(sorted(seeds.items(), key=lambda item: int(item[0]))),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def work(job: Job, changes: dict[str, Any], result: Path) -> None:
+    """One job, in this process; what it found goes to a file."""
+    if job.kind == "reference":
+        found = refer(job)
+    else:
+        found = train(job, changes | (lengthened(CASES[job.case]) if job.kind == "long" else {}))
+    result.write_text(json.dumps(found), encoding="utf-8")
+
+
+def work_apart(job: Job, given: argparse.Namespace, cores: list[int]) -> str:
+    """One job, in a process of its own that keeps to some cores; its results are filed, and a line says how it went."""
+    began = time.perf_counter()
+    told = json.dumps(dataclasses.asdict(job) | {"cores": cores})
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(len(cores)))
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | threads
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "found.json"
+        command = [sys.executable, "-m", "benchmarks.transfer", "--job", told, str(result)]
+        command += [f"--with={change}" for change in given.changes]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            return f"{job}: FAILED: {(done.stderr.strip() or 'no word').splitlines()[-1]}"
+        found = read(result)
+    said = "; ".join(_in_words(found["seeds"][str(seed)]) for seed in job.seeds)
+    with _FILING:
+        add(job, found, given.out)
+    return f"{job}: {said} in {time.perf_counter() - began:.0f} s"
+
+
+_FILING = threading.Lock()
+
+
+def _in_words(seed: dict[str, Any]) -> str:
+    if "failed" in seed:
+        return seed["failed"]
+    return f"{seed['return']['mean']:.4g} at " + ", ".join(f"{cost['mean']:.3g}" for cost in seed["costs"])
+
+
+def run_all(jobs: list[Job], given: argparse.Namespace) -> None:
+    """Every job, so many at a time, with the cores divided among them."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    share = max(len(cores) // given.jobs, 1)
+    free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for i in range(given.jobs):
+        free.put([cores[(i * share + k) % len(cores)] for k in range(share)])
+
+    def work_somewhere(job: Job) -> str:
+        mine = free.get()
+        try:
+            return work_apart(job, given, mine)
+        finally:
+            free.put(mine)
+
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        running = [pool.submit(work_somewhere, job) for job in jobs]
+        for i, done in enumerate(concurrent.futures.as_completed(running), start=1):
+            print(f"[{i}/{len(jobs)}] {done.result()}", flush=True)
+
+
+def parsed(changes: list[str]) -> dict[str, Any]:
+    """NAME=VALUE as options; values are JSON where they can be."""
+    pairs = (change.partition("=")[::2] for change in changes)
+    return {name: _value(text) for name, text in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--only", help="a pattern for PROBLEM/ALGORITHM")
+    parser.add_argument("--seeds", default=SEEDS, type=lambda text: tuple(map(int, text.split(","))), help="e.g. 0,1")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--together", action="store_true", help="all seeds of a problem in one program (accelerators)")
+    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument("--long", action="store_true", help="the long runs that find the best return known")
+    parser.add_argument("--table", action="store_true", help="write tables and picture, run nothing")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument(
+        "--with",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option, for trials in --out",
+    )
+    parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        told = json.loads(given.job[0])
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, told.pop("cores"))
+        work(Job(**told | {"seeds": tuple(told["seeds"])}), parsed(given.changes), Path(given.job[1]))
+        return
+    if given.changes and given.out == RESULTS:
+        parser.error("--with is for trials: give a folder of their own with --out")
+    if not given.table:
+        run_all(list(wanted(given)), given)
+
+
+if __name__ == "__main__":
+    main()
