@@ -124,7 +124,9 @@ def step(
 def steer(
     config: Config, state: State, advantage: Float[Array, "T N K"], cost: Float[Array, " M"], limit: Float[Array, " M"]
 ) -> tuple[dual.Multiplier, dual.Relative]:
-    """The dual step, in the units that the gains are counted in."""
+    """The dual step, in the units that the gains are counted in; none with a step of 0, whatever the rule adds."""
+    if not config.dual_step:
+        return state.multiplier, state.units
     if config.units == "own":
         return dual.update(config.rule, state.multiplier, cost - limit, config.dual_step), state.units
     units = state.units.observe(advantage, cost)
