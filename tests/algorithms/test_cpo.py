@@ -21,6 +21,16 @@ improve = jax.jit(cpo.improve, static_argnums=0)
 gradients = jax.jit(cpo.Around.gradients, static_argnums=1)
 
 
+@jax.jit
+def solved(here, own):
+    """H⁻¹ times gradients."""
+    return cpo.solver(SEARCH, here)(own)
+
+
+def step_from(here, own, excess):
+    return improve(SEARCH, here, own, solved(here, own), jnp.asarray(excess))
+
+
 @pytest.fixture(scope="module")
 def policy():
     return policies.init(policies.Config(hidden=(8,)), random.key(0), 2, 1, discrete=False)
@@ -51,10 +61,10 @@ def around(policy, batch, advantage):
     return cpo.Around.of(totals(advantage.shape[-1] - 1), policy, batch, advantage)
 
 
-def without_doubt(policy, batch, advantage, excess, search=SEARCH):
+def without_doubt(policy, batch, advantage, excess):
     """CPO's own step: the gradients of the whole batch, believed as they are."""
     here = around(policy, batch, advantage)
-    return improve(search, here, gradients(here, 1), jnp.asarray(excess))
+    return step_from(here, gradients(here, 1), excess)
 
 
 def gains(policy, batch, advantage, new):
@@ -136,10 +146,10 @@ def test_the_cost_gradient_is_scaled_to_episodes(policy):
     here = around(policy, batch, advantage)
     per_episode = gradients(here, 1)
     # Half of the cost that one recovering step can take off, by the right count.
-    away, _, _ = improve(SEARCH, here, per_episode, jnp.asarray([1e3]))
+    away, _, _ = step_from(here, per_episode, [1e3])
     excess = jnp.asarray(-0.5 * gains(policy, batch, advantage, away)[1:])
-    right, _, with_length = improve(SEARCH, here, per_episode, excess)
-    _, _, without_length = improve(SEARCH, here, per_episode / LENGTH, excess)
+    right, _, with_length = step_from(here, per_episode, excess)
+    _, _, without_length = step_from(here, per_episode / LENGTH, excess)
     # An excess that one step can mend when costs are counted per episode looks out of reach when counted per step.
     assert float(with_length["recovering"]) == 0.0
     assert float(without_length["recovering"]) == 1.0
@@ -182,14 +192,14 @@ def test_the_epoch_hands_over_its_sums_gradients_averaged_over_epochs_and_the_ex
     """The laws above are about `improve`; this one ties `step` to it."""
     seen = []
 
-    def spy(search, around, gradients, excess):
-        seen.append((around, gradients, excess))
+    def spy(search, around, gradients, solved, excess):
+        seen.append((around, gradients, solved, excess))
         return around.policy, jnp.asarray([0.125]), {}
 
     monkeypatch.setattr(cpo, "improve", spy)
     batch = on_policy_batch(policy, 1)
     problem = problem_of(Reach(costs=1, horizon=LENGTH), 2000, (0.3,))
-    config = cpo.Config(history=0.5, policy=policies.Config(hidden=(8,)))
+    config = cpo.Config(history=0.5, margin=0.0, search=SEARCH, policy=policies.Config(hidden=(8,)))
     first = cpo.init(config, problem, random.key(0))
     second, told = cpo.step(config, problem, first, batch, random.key(1))
     _, after = cpo.step(config, problem, second, batch, random.key(2))
@@ -198,12 +208,17 @@ def test_the_epoch_hands_over_its_sums_gradients_averaged_over_epochs_and_the_ex
     weight = objective.step_weights(problem, batch)
     expected = weight[..., None] * (plain - plain.mean(axis=(0, 1), keepdims=True))
     np.testing.assert_allclose(seen[0][0].advantage, expected.reshape(-1, 2), rtol=1e-4, atol=1e-7)
-    one, other = (np.asarray(here.gradients(2)) for here, _, _ in seen)
+    one, other = (here.gradients(2) for here, *_ in seen)
     np.testing.assert_allclose(seen[0][1], one, rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(seen[1][1], (other + 0.5 * one) / 1.5, rtol=1e-3, atol=1e-5)
+    mixed, _, kept = cpo.averaged(other, solved(seen[1][0], other), one, solved(seen[1][0], one), jnp.asarray(0.5))
+    np.testing.assert_allclose(seen[1][1], mixed, rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(after["history"], kept[1:], rtol=1e-2)
+    assert float(told["history"][0]) == 0.0
+    for here, own, directions, _ in seen:
+        np.testing.assert_allclose(directions, solved(here, own), rtol=1e-2, atol=1e-2 * np.abs(directions).max())
 
     cost = objective.measure(problem, batch).cost
-    for _, _, excess in seen:
+    for *_, excess in seen:
         np.testing.assert_allclose(excess, cost - 0.3, rtol=1e-5)
     # What a step predicts is told in the epoch that it leads to; of the first policy there is no prediction.
     np.testing.assert_array_equal(told["predicted_cost"], cost)
@@ -215,7 +230,7 @@ def test_a_step_predicts_the_change_of_the_costs_that_the_gradients_promise(poli
     batch = on_policy_batch(policy, 2)
     here = around(policy, batch, advantages(batch, 2))
     own = gradients(here, 1)
-    new, change, _ = improve(SEARCH, here, own, jnp.asarray([-0.02, -0.03] if safe else [1e3, 1e3]))
+    new, change, _ = step_from(here, own, [-0.02, -0.03] if safe else [1e3, 1e3])
     step = ravel_pytree(new)[0] - ravel_pytree(policy)[0]
     assert np.abs(change).max() > 0.01
     np.testing.assert_allclose(change, own[0, 1:] @ step, rtol=0.02, atol=1e-4)
@@ -227,7 +242,7 @@ def test_a_step_that_is_refused_predicts_no_change(policy):
     advantage = advantages(batch, 1)
     here = around(policy, batch, advantage)
     wrong = dataclasses.replace(here, advantage=here.advantage * jnp.asarray([[-1.0, 1.0]]))
-    new, change, metrics = improve(SEARCH, wrong, gradients(here, 1), jnp.asarray([-1e3]))
+    new, change, metrics = step_from(wrong, gradients(here, 1), [-1e3])
     assert float(metrics["step_accepted"]) == 0.0
     np.testing.assert_array_equal(change, [0.0])
     np.testing.assert_array_equal(ravel_pytree(new)[0], ravel_pytree(policy)[0])
@@ -284,6 +299,41 @@ def test_what_is_believed_of_a_noisy_gradient_is_its_signal_on_average_while_its
     np.testing.assert_allclose(np.diagonal(length), [900.0 + 1000.0, 400.0 + 1000.0], rtol=0.05)
 
 
+def kept_of(rng, noise, moved, most=0.9):
+    """How much gradients before count: those of the truth itself, from which the new ones have moved away."""
+    (fresh,) = halves_of(rng, (3.0, 2.0), noise, 2000)
+    (before,) = halves_of(rng, (3.0 + moved, 2.0 + moved), 0.0, 2000)
+    return fresh, before, cpo.averaged(fresh, 0.5 * fresh, before, 0.5 * before, jnp.asarray(most))
+
+
+def test_gradients_before_count_as_much_as_they_may_where_nothing_but_noise_is_new():
+    _, _, (_, _, kept) = kept_of(np.random.default_rng(4), noise=1.0, moved=0.0)
+    np.testing.assert_allclose(kept, 0.9, rtol=0.05)
+
+
+@pytest.mark.parametrize("distance", [1.0, 3.0])
+def test_gradients_before_that_are_off_count_by_the_noise_of_the_new_ones_against_all_of_their_distance(distance):
+    """With noise n² in the new mean and a gradient that moved by D - n²: n² / D, which is the best such average."""
+    noise = 2000 / 2
+    shares = []
+    for seed in range(10):
+        fresh, before, (mixed, directions, kept) = kept_of(
+            np.random.default_rng(seed), noise=1.0, moved=distance * np.sqrt(noise)
+        )
+        expected = (1.0 - kept)[None, :, None] * fresh + kept[None, :, None] * before
+        np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(directions, 0.5 * expected, rtol=1e-5, atol=1e-4)
+        shares.append(kept)
+    np.testing.assert_allclose(np.mean(shares, axis=0), 1.0 / (1.0 + distance**2), rtol=0.1)
+
+
+@pytest.mark.parametrize(("noise", "most"), [(0.0, 0.9), (1.0, 0.0)])
+def test_gradients_without_noise_or_with_no_history_are_the_new_ones(noise, most):
+    fresh, _, (mixed, _, kept) = kept_of(np.random.default_rng(5), noise=noise, moved=1.0, most=most)
+    np.testing.assert_array_equal(mixed, fresh)
+    np.testing.assert_array_equal(kept, [0.0, 0.0])
+
+
 @pytest.mark.parametrize("excess", [-1e6, -1.0, 0.5, 1e6])
 def test_a_doubtful_step_keeps_within_the_trust_region_and_plans_to_meet_its_constraint_where_it_can(excess):
     (noisy,) = halves_of(np.random.default_rng(3), (30.0, 20.0), 1.0, 2000)
@@ -303,7 +353,7 @@ def test_all_costs_zero_and_all_advantages_equal_keep_the_policy_finite(policy):
         here = around(policy, batch, advantage)
         for parts in (1, 2):
             for excess in (-0.2, 0.0, 0.2):
-                new, change, _ = improve(SEARCH, here, gradients(here, parts), jnp.asarray([excess]))
+                new, change, _ = step_from(here, gradients(here, parts), [excess])
                 assert bool(jnp.all(jnp.isfinite(ravel_pytree((new, change))[0])))
 
 

@@ -30,7 +30,12 @@ def follow(config, multiplier, costs, limit, step, unit=1.0, natural=1.0):
     return np.stack(path)
 
 
-RULES = [dual.Ascent(), dual.Ascent(decay=0.5), dual.Pid(proportional=0.5, derivative=0.3, most=0.0), dual.Adam()]
+RULES = [
+    dual.Ascent(),
+    dual.Ascent(decay=0.5),
+    dual.Pid(proportional=0.5, far=1.0, derivative=0.3, most=0.0),
+    dual.Adam(),
+]
 
 
 def test_ascent_equals_its_formula_entry_by_entry():
@@ -106,13 +111,15 @@ def test_decaying_steps_add_up_to_their_series():
     np.testing.assert_allclose(path, np.cumsum(0.5 * 2.0 / np.arange(1, 7)), rtol=1e-6)
 
 
-def test_pid_equals_its_formula_and_forgets_the_passing_terms():
+@pytest.mark.parametrize("far", [0.0, 2.0])
+def test_pid_equals_its_formula_and_forgets_the_passing_terms(far):
     costs, limit, beta, kp, kd = np.array([2.0, 3.0, 1.5, 1.0, 0.2]), 1.0, 0.1, 0.4, 0.25
-    path = follow(dual.Pid(proportional=kp, derivative=kd), [0.3], costs[:, None], [limit], beta)[:, 0]
+    path = follow(dual.Pid(proportional=kp, far=far, derivative=kd), [0.3], costs[:, None], [limit], beta)[:, 0]
     integral, before = 0.3, costs[0]
     for cost, found in zip(costs, path, strict=True):
         integral = max(0.0, integral + beta * (cost - limit))
-        expected = max(0.0, integral + kp * (cost - limit) + kd * max(cost - before, 0.0))
+        excess = cost - limit
+        expected = max(0.0, integral + kp * (excess + far * excess * abs(excess)) + kd * max(cost - before, 0.0))
         assert found == pytest.approx(expected, rel=1e-5)
         before = cost
 
@@ -148,7 +155,7 @@ def test_damping_settles_what_plain_ascent_keeps_swinging():
         return np.ptp(path[-100:])
 
     assert last_swing(dual.Ascent()) > 0.1
-    assert last_swing(dual.Pid(proportional=0.2)) < 0.01
+    assert last_swing(dual.Pid(proportional=0.2, far=0.0)) < 0.01
 
 
 def test_a_jump_moves_the_multipliers_and_keeps_what_the_rule_remembers():
@@ -162,7 +169,7 @@ def test_a_jump_moves_the_multipliers_and_keeps_what_the_rule_remembers():
 
 def test_the_proportional_term_goes_no_further_than_its_reach():
     """Costs 0.1 and 5 above the limit at a gain of 2: the first adds 0.2, the second its reach of 0.5."""
-    rule = dual.Pid(proportional=2.0, reach=0.5)
+    rule = dual.Pid(proportional=2.0, far=0.0, reach=0.5)
     near = follow(rule, [1.0], np.array([[0.1], [0.1]]), [0.0], 0.0)[:, 0]
     far = follow(rule, [1.0], np.array([[5.0], [5.0]]), [0.0], 0.0)[:, 0]
     below = follow(rule, [1.0], np.array([[-5.0], [-5.0]]), [0.0], 0.0)[:, 0]
