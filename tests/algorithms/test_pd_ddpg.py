@@ -220,7 +220,7 @@ def test_the_critics_of_a_total_settle_at_what_an_episode_costs():
 
 
 def test_targets_follow_fast_enough_for_values_to_come_to_rest_in_the_iterations_there_are():
-    """Five times T / τ iterations for T effective steps; never more slowly than was asked for, nor faster than at once."""
+    """Five times T / τ iterations for T effective steps; never more slowly than asked for, nor faster than at once."""
     config = dataclasses.replace(CONFIG, units="data", target_rate=0.01)
     total = dataclasses.replace(PROBLEM, cost_discount=1.0, truncates=False, horizon=100)
     discounted = dataclasses.replace(total, discount=0.9, cost_discount=0.5)
@@ -236,11 +236,8 @@ def test_learners_of_few_iterations_have_their_targets_follow_faster(buffer):
     """With targets that take all of what is learned at once, both are the same networks."""
     config = dataclasses.replace(CONFIG, units="data", target_rate=0.001)
     learner = pd_ddpg.start(config, PROBLEM, random.key(0))
-    learn = jax.jit(
-        lambda total: pd_ddpg.learn(config, PROBLEM, learner, buffer, jnp.asarray(5), total), static_argnums=0
-    )
     for total, at_once in ((10, True), (10**6, False)):
-        after = learn(total)
+        after = pd_ddpg.learn(config, PROBLEM, learner, buffer, jnp.asarray(5), total)
         pairs = zip(jax.tree.leaves(after.learned), jax.tree.leaves(after.target), strict=True)
         assert all(np.allclose(ours, theirs, atol=1e-7) for ours, theirs in pairs) == at_once
 

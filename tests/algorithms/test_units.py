@@ -4,6 +4,7 @@ Rewards × a, costs and limits × b, with powers of two, give the same policies 
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,10 +16,13 @@ from apdo.core import critics, dual, policies
 from host_environments import Line
 from problems import Reach, run, training_of
 
-SMALL = {"policy": policies.Config(hidden=(8,), bound=2.0), "critic": critics.Config(hidden=(8,), minibatches=2)}
+SMALL: dict[str, Any] = {
+    "policy": policies.Config(hidden=(8,), bound=2.0),
+    "critic": critics.Config(hidden=(8,), minibatches=2),
+}
 LEARNER = dataclasses.replace(dual_estimate.DEPENDABLE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
 OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=2, iterations=100)
-CONFIGS = {
+CONFIGS: dict[str, Any] = {
     "pdo, PID": (pdo, pdo.Config(**SMALL)),
     "pdo, ascent": (pdo, pdo.Config(rule=dual.Ascent(decay=0.5), **SMALL)),
     "pdo, Adam": (pdo, pdo.Config(rule=dual.Adam(), **SMALL)),
