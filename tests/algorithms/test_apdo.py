@@ -1,6 +1,7 @@
 """APDO is PDO but for one jump."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,11 +17,11 @@ from apdo.errors import InvalidInput
 from apdo.objective import Measurement
 from problems import Reach, run, training_of
 
-SMALL = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
+SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 K_ADJ = 2
 LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
 OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=3, iterations=150)
-OWN = {"rule": dual.Ascent(), "units": "own", "dual_step": 0.1, "margin": 0.0}
+OWN: dict[str, Any] = {"rule": dual.Ascent(), "units": "own", "dual_step": 0.1, "margin": 0.0}
 """The paper's dual step."""
 
 
@@ -144,7 +145,11 @@ def test_a_seed_that_has_been_adjusted_is_not_adjusted_again_with_the_others():
     assert not adjuster.open(after)
 
 
-JUMP = {"adjust": "primal-dual", "policy": policies.Config(hidden=(8,), bound=2.0), "critic": SMALL["critic"]}
+JUMP: dict[str, Any] = {
+    "adjust": "primal-dual",
+    "policy": policies.Config(hidden=(8,), bound=2.0),
+    "critic": SMALL["critic"],
+}
 ACTOR = dataclasses.replace(LEARNER, bound=2.0, action_noise=0.3)
 JUMPING = dual_estimate.Config(learner=ACTOR, members=2, iterations=100)
 
@@ -449,7 +454,7 @@ def test_where_k_adj_sets_itself_an_estimate_that_is_not_supported_counts_as_loo
 def test_epochs_pass_for_the_safety_dial_whoever_plays_them():
     """π_0 while it explores, the off-policy actor on trial: the limit enforced counts from the first epoch of all."""
     noisy = dataclasses.replace(OFF_POLICY, learner=dataclasses.replace(LEARNER, action_noise=0.25))
-    dialled = {"safety": 1.0, "safety_half_life": 2.0, "margin": 0.0}
+    dialled: dict[str, Any] = {"safety": 1.0, "safety_half_life": 2.0, "margin": 0.0}
     config = apdo.Config(k_adj=1, off_policy=noisy, explore=True, adjust="primal-dual", **SMALL, **dialled)
     state, history = run(training_of(apdo, config, Reach(costs=2)), [3], 4)
     first = history[0]["cost"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ SMALL = {"policy": policies.Config(hidden=(4,)), "critic": critics.Config(hidden
 LEARNER = pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
 PPO = primal_steps.Ppo(passes=2, minibatches=2)
 ACTOR = dual_estimate.Config(learner=dataclasses.replace(LEARNER, bound=2.0, action_noise=0.25))
-TRYING = SMALL | {"policy": policies.Config(hidden=(4,), bound=2.0)}
+TRYING: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(4,), bound=2.0)}
 ALGORITHMS = {
     "trpo": (trpo, trpo.Config(**SMALL)),
     "pdo": (pdo, pdo.Config(**SMALL)),

@@ -58,7 +58,7 @@ def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
 def test_in_relative_units_gains_count_shares_of_the_limit_and_prices_of_the_advantages(initial):
     """I + β u e, and K_P u e on top of it, with u the price or the multiplier, e the share by which C exceeds d."""
     rule = dual.Pid(proportional=0.5, far=0.0, most=0.0)
-    config = pdo.Config(dual_step=0.3, **(SMALL | {"rule": rule, "margin": 0.0}))
+    config = pdo.Config(dual_step=0.3, rule=rule, margin=0.0, **SMALL)
     problem, batch, before, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 20.0), initial)
     found = pdo.estimates(config, problem, before.critic, before.multiplier.value, batch)
     deviation = np.std(np.asarray(found.advantage, np.float64), axis=(0, 1))
@@ -82,7 +82,8 @@ def test_a_multiplier_never_falls_below_zero_and_a_step_of_zero_holds_it(options
 
 
 def test_the_dual_step_is_taken_against_the_limit_less_its_margin():
-    config = pdo.Config(dual_step=0.3, **(OWN | {"margin": 1.0}))
+    options: dict[str, Any] = OWN | {"margin": 1.0}
+    config = pdo.Config(dual_step=0.3, **options)
     _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 200.0), [5.0, 400.0])
     cost, error = np.asarray(metrics["cost"]), np.asarray(metrics["cost_error"])
     enforced = np.asarray([1.0, 200.0]) - np.minimum(error, [0.1, 20.0])
@@ -165,7 +166,8 @@ def test_a_combined_value_function_is_fitted_to_reward_less_priced_costs():
     """r - Σ λ c = 2 - 0.5 · 1 - 2 · 0.25 = 1 at each step, so that the value is what is left of the episode."""
     task = Reach(costs=2)
     fitting = critics.Config(hidden=(8,), passes=300, minibatches=1, rate=0.01)
-    config = pdo.Config(values="combined", trace=1.0, **(OWN | {"critic": fitting}))
+    options: dict[str, Any] = OWN | {"critic": fitting}
+    config = pdo.Config(values="combined", trace=1.0, **options)
     problem, batch, state, _, _ = one_epoch(config, task, (0.1, 0.1), [0.5, 2.0])
     constant = dataclasses.replace(
         batch, reward=jnp.full((10, 20), 2.0), cost=jnp.tile(jnp.asarray([1.0, 0.25]), (10, 20, 1))

@@ -1,5 +1,7 @@
 """Multiplier rules: each with its law."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -21,7 +23,7 @@ def rise(multiplier, cost, limit, step, config=None):
     return np.asarray(dual.update(config, begun(config, multiplier), vector(cost) - vector(limit), step).value)
 
 
-def follow(config, multiplier, costs, limit, step, unit=1.0, natural=1.0):
+def follow(config, multiplier, costs, limit, step, unit: Any = 1.0, natural: Any = 1.0):
     """The multipliers after each of a sequence of costs."""
     state, path = begun(config, multiplier), []
     for cost in costs:
@@ -275,7 +277,7 @@ def test_where_no_reward_varied_a_multiplier_still_moves():
 def test_after_a_jump_the_estimate_is_the_unit_and_an_estimate_of_zero_leaves_it_as_it_was():
     units = seen(advantages_of(np.random.default_rng(6), 2, [3.0, 1.0, 2.0]), [[1.0, 1.0]] * 2)
     jumped = units.jump(vector([7.0, 0.0]))
-    np.testing.assert_allclose(jumped.price(), [7.0, units.price()[1]], rtol=1e-6)
+    np.testing.assert_allclose(jumped.price(), [7.0, float(units.price()[1])], rtol=1e-6)
     assert float(jumped.unit(vector([1.0, 0.0]))[0]) == 7.0
     later = jumped.observe(vector(advantages_of(np.random.default_rng(7), 1, [9.0, 1.0, 2.0])[0]), vector([1.0, 1.0]))
     assert float(later.price()[0]) == 7.0
