@@ -5,7 +5,7 @@
     python -m benchmarks.point_goal --table         the table alone, from what was measured
 
 Every algorithm has the library's defaults and batches of 20,000, the task's own limit of 25. `estimate` trains PDO for
-2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does, without jumping. Results go to
+2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does. Results go to
 results/point-goal, one JSON file each.
 """
 
