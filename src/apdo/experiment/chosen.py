@@ -78,9 +78,12 @@ def policies(training: loop.Training, seeds: Sequence[int], state: loop.State, n
     after = int(state.epoch)
     there = [] if newest else found(seeds, state)
     if state.best is None or not there:
-        why = "" if newest or loop.keeps_best(training.algorithm) else ": its batches say nothing of the policies"
+        noisy = "; batches drawn with noise say nothing of which is best"
+        why = "" if newest or loop.keeps_best(training.algorithm) else noisy
         networks = jax.vmap(training.algorithm.learned_policy)(state.algorithm)
-        return _policies(training, networks, [f"the newest policy, after {after} epochs{why}"] * len(seeds))
+        return _policies(
+            training, networks, [f"the newest policy, after {after} epoch{'s' * (after != 1)}{why}"] * len(seeds)
+        )
     return _policies(training, state.best.policy, [one.words() for one in there])
 
 
