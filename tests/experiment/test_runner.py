@@ -154,8 +154,9 @@ def test_what_a_batch_really_has_is_said_at_the_start(tmp_path, capsys):
 
 
 def test_a_policy_whose_batches_are_noisy_is_the_newest_and_says_why(tmp_path):
-    options = {"epochs": 1, "batch": 30, "replay_capacity": 100, "learner__minibatch": 8}
-    result = apdo.train("pd-ddpg", "point-gather", out=tmp_path / "run", quiet=True, **options)
+    sizes = {"replay_capacity": 100, "learner.minibatch": 8}
+    experiment = settings.specify("pd-ddpg", "point-gather", {"epochs": 1, "batch": 30} | sizes)
+    result = runner.run(experiment, tmp_path / "run", quiet=True)
     assert result.best == []
     assert "best" not in runs.read_description(result.path)
     assert repr(result.policy) == (
