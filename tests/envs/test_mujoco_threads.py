@@ -317,6 +317,7 @@ def test_a_simulation_that_breaks_down_is_a_fault_or_starts_anew_as_asked(way):
 
 def test_a_simulation_that_mujoco_gives_up_on_is_named(way):
     """Twelve boxes in a row, which the second collection puts in one place: too many contacts for a small memory."""
+    pytest.importorskip("mujoco.batch", reason="older releases drop contacts instead")
     boxes = "".join(
         f"<body pos='{i} 0 1'><freejoint/><geom type='box' size='.1 .1 .1' mass='1'/></body>" for i in range(1, 13)
     )
