@@ -266,6 +266,7 @@ def test_what_is_wrong_from_the_start_is_refused_before_a_run(which, what, tmp_p
         ({"start": lambda rng, qpos, qvel: (qpos[:0], qvel)}, r"gave positions of the shape \[0\] instead of \[1\]"),
         ({"start": lambda rng, qpos, qvel: qpos}, "cart: the start function raised"),
         ({"start": lambda rng, qpos, qvel: (qpos * np.nan, qvel)}, "gave positions that are not finite"),
+        ({"prepare": burn}, "cart: the prepare function raised RuntimeError: the motor is on fire"),
         ({"frame_skip": 0}, "frame_skip must be a whole number above 0, not 0"),
         ({"horizon": -1}, "horizon must be a whole number above 0, not -1"),
         ({"breakdown": "cry"}, "breakdown must be raise or ignore, not 'cry'"),
@@ -312,6 +313,27 @@ def test_a_simulation_that_breaks_down_is_a_fault_or_starts_anew_as_asked(way):
         others.step(last=False)
     np.testing.assert_array_equal(others._sight.now.qpos, 0.0)
     others.close()
+
+
+def test_a_simulation_that_mujoco_gives_up_on_is_named(way):
+    """Twelve boxes in a row, which the second collection puts in one place: too many contacts for a small memory."""
+    pytest.importorskip("mujoco.batch", reason="older releases drop contacts instead")
+    boxes = "".join(
+        f"<body pos='{i} 0 1'><freejoint/><geom type='box' size='.1 .1 .1' mass='1'/></body>" for i in range(1, 13)
+    )
+    heaped = []
+    task = cart(
+        model=CART.replace("<worldbody>", f"<size memory='64K'/><worldbody>{boxes}"),
+        start=lambda rng, qpos, qvel: (qpos * 0.0 if heaped else qpos, qvel),
+    )
+    copies = task_of(task).open(2)
+    assert isinstance(copies._sight._simulations, way)
+    copies.reset([1, 2, 3, 4])
+    copies.step(last=False)
+    heaped.append(True)
+    with pytest.raises(host.Fault, match="MuJoCo gave up on it: mj_stackAlloc: out of memory") as raised:
+        copies.reset([1, 2, 3, 4])
+    assert (raised.value.environment, raised.value.step) == (0, 0)
 
 
 def test_a_function_that_hangs_is_named_in_time():

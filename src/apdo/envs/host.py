@@ -376,7 +376,7 @@ def five_values(outcome: Any) -> tuple[Any, Any, Any, Any, Any]:  # noqa: ANN401
     raise NoStep(f"step returned {given} where (observation, reward, terminated, truncated, info) are due")
 
 
-def raised(i: int, step: int, what: str, error: Exception) -> Exception:
+def raised(i: int, step: int, what: str, error: Exception) -> Fault:
     """The fault of an environment that raised; what is a fault already stays one."""
     if isinstance(error, Fault):
         return error

@@ -8,7 +8,7 @@ step, and perhaps what is observed, when an episode ends and where one starts. `
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -209,7 +209,10 @@ def look(task: ThreadedTask) -> Look:
     name = type(task).name.removeprefix(OBJECT) or described.title
     model = mujoco_package.compiled(mujoco_package.load(name), described.model, name)
     if described.prepare is not None:
-        described.prepare(model)
+        try:
+            described.prepare(model)
+        except Exception as error:
+            raise InvalidInput(f"{name}: {host.raised(0, 0, 'the prepare function', error).what}.") from error
     if model.nu == 0 or model.nq == 0:
         raise InvalidInput(f"{name}: the model has no {'actuator' if model.nq else 'joint'}, and nothing can be done.")
     found = Look(
@@ -316,7 +319,8 @@ class Sight:
     def begin(self, which: np.ndarray, generators: Sequence[np.random.Generator]) -> None:
         """Some copies, by index, start an episode."""
         starts = [self._start(int(i), rng) for i, rng in zip(which, generators, strict=True)]
-        self._simulations.begin(which, *(np.stack(part) for part in zip(*starts, strict=True)))
+        with self._told():
+            self._simulations.begin(which, *(np.stack(part) for part in zip(*starts, strict=True)))
         self.now = self._simulations.state()
 
     def _start(self, i: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -338,12 +342,8 @@ class Sight:
 
     def advance(self, controls: np.ndarray) -> Step:
         """One step of each."""
-        try:
+        with self._told():
             self._simulations.advance(controls)
-        except simulations.Broken as broken:
-            said = " ".join(broken.said.split())
-            i = broken.simulation
-            raise host.Fault(i, self.steps[i], f"MuJoCo gave up on it: {said}") from None
         if self._described.breakdown == "raise" and (unstable := self._simulations.unstable()).any():
             i = int(np.argmax(unstable))
             raise host.Fault(
@@ -354,6 +354,14 @@ class Sight:
             )
         before, self.now = self.now, self._simulations.state()
         return Step(before, controls, self.now, self._dt)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except simulations.Broken as broken:
+            i, said = broken.simulation, " ".join(broken.said.split())
+            raise host.Fault(i, self.steps[i], f"MuJoCo gave up on it: {said}") from None
 
     def asked(self, what: str, function: Callable[[Any], Any], about: Step | State) -> np.ndarray:
         """What a function of the task says, as an array of numbers."""

@@ -7,6 +7,7 @@ that only `mj_rnePostConstraint` computes after a step. (`mujoco.rollout` would 
 warm start back: called for one step after another, its trajectories are not those of `mj_step`.)
 """
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -53,7 +54,7 @@ class Simulations(Protocol):
     """N simulations of a model."""
 
     def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Some of them, by index, start anew from positions [K, nq] and velocities [K, nv]."""
+        """Some of them, by index, start anew from positions [K, nq] and velocities [K, nv]; raises `Broken`."""
         ...
 
     def advance(self, controls: np.ndarray) -> None:
@@ -113,15 +114,21 @@ class Batched:
 
     def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
         """Reset, write, and compute what follows from it, the first warm start included."""
-        self._batch.reset(which, stage=self._start)
-        self._qpos[which], self._qvel[which] = qpos, qvel
-        self._batch.forward(which)
+        with self._told():
+            self._batch.reset(which, stage=self._start)
+            self._qpos[which], self._qvel[which] = qpos, qvel
+            self._batch.forward(which)
 
     def advance(self, controls: np.ndarray) -> None:
         """One call for all."""
         self._ctrl[:] = controls
-        try:
+        with self._told():
             self._batch.step(nstep=self._frame_skip)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
         except self._error as error:
             first = int(error.ids[0])
             raise Broken(first, self._batch.error(first)) from None
@@ -164,7 +171,10 @@ class Looped:
         for place, i in enumerate(which.tolist()):
             self._package.mj_resetData(self._model, self._datas[i])
             self._live["qpos"][i][:], self._live["qvel"][i][:] = qpos[place], qvel[place]
-            self._package.mj_forward(self._model, self._datas[i])
+            try:
+                self._package.mj_forward(self._model, self._datas[i])
+            except self._package.FatalError as error:
+                raise Broken(i, str(error)) from None
 
     def advance(self, controls: np.ndarray) -> None:
         """Whoever is free takes the next simulation."""
