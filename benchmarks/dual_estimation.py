@@ -135,9 +135,9 @@ def collected(problem: str, batches: int, seeds: int) -> Data:
     from apdo.experiment import settings
 
     # APDO before it adjusts is PDO with a buffer.
-    own = {"k_adj": batches - 1, "seeds": seeds}
+    own = {"k_adj": batches - 1, "seeds": seeds, "check": False}
     if problem == POINT_GATHER:
-        experiment, optimum = settings.specify("apdo", problem, own), (OPTIMUM,)
+        experiment, optimum = settings.specify("apdo", problem, own, "paper"), (OPTIMUM,)
     else:
         own |= {"batch": FINITE_BATCH}
         experiment = ground_truth.specified("apdo", problem, ground_truth.PRIMAL_DUAL | own)

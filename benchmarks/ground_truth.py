@@ -49,7 +49,7 @@ class Case:
 
 
 QUEUE = {"power": (0.045, 0.15), "budget": 0.075}
-"""The network with power in a unit that gives all three costs about the same size, since they share a dual step."""
+"""The network with power in a unit that gives all three costs about the same size."""
 CASES = {
     # An episode's cost varies by more than its mean, and the policy follows that noise.
     "two-state": Case("two states", "two-state", primal_dual={"batch": 100_000, "primal.rate": 0.1}),
@@ -72,9 +72,8 @@ RUN = {
     "policy.hidden": (32,),
     "critic.hidden": (32,),
 }
-PRIMAL_DUAL = {"batch": 20_000, "epochs": 1000, "primal.rate": 0.3, "rule": "pid", "rule.reach": 0.15}
-"""Steps that shrink with the gradient, so that a mixed policy can settle, and multipliers that are steered firmly near
-the limit but never far off at once."""
+PRIMAL_DUAL = {"batch": 20_000, "epochs": 1000, "primal.rate": 0.3}
+"""Steps that shrink with the gradient, so that a mixed policy can settle. Gains are pure numbers, the library's own."""
 LEARNER = {"critic_hidden": (32,), "actor_hidden": (32,)}
 """Small networks, as the policy's."""
 ITERATIONS = 30_000
@@ -87,7 +86,10 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
         | {f"off_policy.learner.{name}": value for name, value in LEARNER.items()},
     ),
     "cpo": ("cpo", {}),
-    "pdo-plain": ("pdo", {}),
+    "pdo-plain": (
+        "pdo",
+        {name: value for name, value in presets.PRESETS["paper"].options("pdo").items() if name not in RUN},
+    ),
 }
 NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the paper"}
 
@@ -116,7 +118,7 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
         seeds.append({"return": found.value, "costs": found.costs.tolist(), "multipliers": multiplier.tolist()})
         if adjusted is not None:
             jumps = adjusted[i][~np.isnan(adjusted[i]).any(axis=-1)]
-            seeds[-1]["off_policy_multipliers"] = jumps[0].tolist()
+            seeds[-1]["off_policy_multipliers"] = jumps[0].tolist() if len(jumps) else None
     return {
         "case": case,
         "algorithm": algorithm,
@@ -134,24 +136,10 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
 
 
 def specified(algorithm: str, case: str, options: dict[str, Any]) -> Any:
-    """The experiment on a problem, with gains that suit it where a rule moves the multipliers."""
+    """The experiment on a problem."""
     from apdo.experiment import settings
 
-    own = RUN | CASES[case].options | options
-    experiment = settings.specify(algorithm, CASES[case].environment, own)
-    if algorithm == "cpo":
-        return experiment
-    found = gains(experiment.environment_config.model(), experiment.algorithm_config)
-    return settings.specify(algorithm, CASES[case].environment, found | own)
-
-
-def gains(model: Any, config: Any) -> dict[str, float]:
-    """The multiplier rule's gains, by the size of the costs: what is earned unconstrained exceeds the limits most."""
-    from apdo import exact
-
-    excess = float(np.max(exact.lagrangian(model, np.zeros(model.constraints)).costs - model.limits))
-    proportional = {"rule.proportional": 1.5 / excess} if hasattr(config.rule, "proportional") else {}
-    return {"dual_step": 0.1 / excess} | proportional
+    return settings.specify(algorithm, CASES[case].environment, RUN | CASES[case].options | options)
 
 
 def solved(task: Any) -> tuple[Any, Any]:
@@ -219,7 +207,7 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
     from apdo.algorithms import dual_estimate
 
     # APDO before it adjusts is PDO with a buffer.
-    own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1}
+    own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1, "check": False}
     own |= {f"off_policy.{name}": value for name, value in VARIANTS[variant].items()}
     own["off_policy.iterations"] = ITERATIONS
     experiment = specified("apdo", case, own)

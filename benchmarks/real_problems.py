@@ -38,8 +38,7 @@ LARGE = {
     "discount": 0.98,
     "horizon": 300,
 }
-QUEUE_RUN = {"epochs": 300, "batch": 30_000, "primal.rate": 1.0, "rule": "pid", "rule.proportional": 0.2}
-QUEUE_RUN |= {"dual_step": 0.02}
+QUEUE_RUN = {"epochs": 300, "batch": 30_000, "primal.rate": 1.0}
 VALUES, PRICES, DEBTS = (2.0, 4.0, 6.0, 10.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0), (0.0, 0.5, 1.0, 2.0, 4.0)
 
 

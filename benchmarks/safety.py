@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from apdo.experiment import presets
 from benchmarks import document
 
 RESULTS, RUNS = Path("results/benchmarks"), Path("runs/benchmarks")
@@ -44,11 +43,6 @@ class Task:
     seeds: tuple[int, ...]
     published: dict[str, str]
     """Algorithm ↦ OmniSafe's return and cost after ten million steps."""
-    k_adj: int
-    """The epoch of APDO's adjustment: the data must have met the costs by then."""
-    dual: dict[str, Any]
-    """Gains of the multiplier's rule, by the size of the costs and rewards."""
-    learner: dict[str, Any]
 
 
 TASKS = {
@@ -62,9 +56,6 @@ TASKS = {
             "pdo": "2884.68 ± 77.47 / 9.04 ± 11.83 (TRPOLag)",
             "cpo": "2786.48 ± 173.45 / 4.70 ± 6.72 (CPO)",
         },
-        k_adj=34,
-        dual={"dual_step": 0.04, "rule.proportional": 0.1},
-        learner={"dual_rate": 2e-4, "rule.proportional": 0.1},
     ),
     "pointgoal": Task(
         title="Point robot, goal and hazards",
@@ -76,9 +67,6 @@ TASKS = {
             "pdo": "18.51 ± 3.83 / 22.98 ± 8.45 (TRPOLag)",
             "cpo": "20.46 ± 1.38 / 28.84 ± 7.76 (CPO)",
         },
-        k_adj=9,
-        dual={"dual_step": 0.0002, "rule.proportional": 0.001},
-        learner={"dual_rate": 2e-6, "rule.proportional": 0.002},
     ),
 }
 RUN: dict[str, Any] = {
@@ -100,30 +88,16 @@ TRUST_REGION = {"radius": 0.01, "iterations": 15, "damping": 0.1, "fraction": 1.
 """OmniSafe's."""
 PRIMAL = {f"primal.{name}": value for name, value in TRUST_REGION.items()}
 SEARCH = {f"search.{name}": value for name, value in TRUST_REGION.items()}
-LEARNER = presets.LEARNER | {
-    "critic_hidden": (64, 64),
-    "actor_hidden": (64, 64),
-    "target_rate": 0.01,
-    "rule": "pid",
-}
-"""The appendix's learner, damped."""
 ALGORITHMS = {"apdo": "APDO", "pdo": "PDO", "cpo": "CPO", "trpo": "TRPO (no limit)"}
 
 
-def options_of(algorithm: str, task: Task) -> dict[str, Any]:
-    """What a run is given besides its length and seed."""
-    if algorithm == "trpo":
-        return RUN | PRIMAL
+def options_of(algorithm: str) -> dict[str, Any]:
+    """What a run is given besides its length and seed; what moves the multipliers is the library's own."""
     if algorithm == "cpo":
-        return RUN | SEARCH | {"cost_trace": 0.95}
-    found = RUN | PRIMAL | {"rule": "pid"} | task.dual
+        return RUN | SEARCH
     if algorithm == "apdo":
-        learner = LEARNER | task.learner
-        # The last five batches only: what earlier policies did says little of where the limit binds.
-        found |= {"k_adj": task.k_adj, "off_policy.iterations": 30_000, "replay_capacity": 5 * BATCH}
-        found |= {"off_policy.members": 1, "off_policy.spread": 1.0}
-        found |= {f"off_policy.learner.{name}": value for name, value in learner.items()}
-    return found
+        return RUN | PRIMAL | {"off_policy.learner.actor_hidden": RUN["policy.hidden"]}
+    return RUN | PRIMAL
 
 
 def path_of(task: str, algorithm: str, seed: int, out: Path) -> Path:
@@ -139,11 +113,11 @@ def train(task: str, algorithm: str, seed: int, steps: int, out: Path) -> None:
     import apdo
 
     case = TASKS[task]
-    changes = {name.replace(".", "__"): value for name, value in options_of(algorithm, case).items()}
+    changes = {name.replace(".", "__"): value for name, value in options_of(algorithm).items()}
     # By the options too: a run with others does not go on from this one.
     mark = hashlib.sha256(json.dumps([changes, steps], sort_keys=True).encode()).hexdigest()[:8]
     folder = RUNS / f"{task}-{algorithm}-{seed}-{mark}"
-    epochs = max(case.k_adj + 2 if algorithm == "apdo" else 1, round(steps / BATCH))
+    epochs = max(1, round(steps / BATCH))
     began = time.perf_counter()
     result = apdo.train(
         algorithm, case.environment, out=folder, seed=seed, epochs=epochs, quiet=True, resume=True, **changes

@@ -1,12 +1,15 @@
 """The velocity tasks: Safety-Gymnasium's own steps to rounding, Gymnasium's own classes to the bit."""
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
 
+import apdo
 from apdo import envs
 from apdo.envs import host, mujoco_threads, simulations, velocity
+from apdo.errors import InvalidInput
 from apdo.experiment import settings
 from velocity_steps import SEED, recorded
 
@@ -153,3 +156,21 @@ def test_an_epoch_depends_on_nothing_before_it(robot):
     for first, again in zip(rounds[0], rounds[2], strict=True):
         np.testing.assert_array_equal(first, again)
     assert not np.array_equal(rounds[0][2], rounds[1][2])
+
+
+def test_a_run_is_lengthened_with_the_same_bits_and_its_policy_loaded_without_mujoco(tmp_path, monkeypatch):
+    small = {"policy__hidden": (4,), "critic__hidden": (4,), "critic__passes": 1, "critic__minibatches": 2}
+    small |= {"primal": "reinforce", "batch": 30, "max_episode_steps": 10, "quiet": True}
+    whole = apdo.train("pdo", "swimmer-velocity", epochs=4, out=tmp_path / "whole", **small)
+    apdo.train("pdo", "swimmer-velocity", epochs=2, out=tmp_path / "part", **small)
+    resumed = apdo.resume(tmp_path / "part", epochs=4, quiet=True)
+    for name, values in whole.metrics.items():
+        if name != "seconds":
+            np.testing.assert_array_equal(values, resumed.metrics[name], err_msg=name)
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    mujoco_threads.look.cache_clear()
+    policy = apdo.load(tmp_path / "part")
+    np.testing.assert_array_equal(policy(np.ones(8), deterministic=True), whole.policy(np.ones(8), deterministic=True))
+    with pytest.raises(InvalidInput, match="swimmer-velocity needs MuJoCo, which is not installed: pip install"):
+        apdo.train("pdo", "swimmer-velocity", out=tmp_path / "none", **small)
+    assert not (tmp_path / "none").exists()

@@ -38,13 +38,12 @@ def test_of_runs_of_different_lengths_the_longest_are_shown(tmp_path):
     assert benchmark.steps_there(benchmark.path_of("pointgoal", "cpo", 1, tmp_path)) == 0
 
 
-@pytest.mark.parametrize("task", benchmark.TASKS)
 @pytest.mark.parametrize("algorithm", benchmark.ALGORITHMS)
-def test_every_option_of_the_benchmark_is_one_that_the_algorithm_has(task, algorithm):
+def test_every_option_of_the_benchmark_is_one_that_the_algorithm_has(algorithm):
     """On an environment that is always there; the run's own options are the same for all."""
     from apdo.experiment import settings
 
-    options = benchmark.options_of(algorithm, benchmark.TASKS[task]) | {"epochs": 50}
+    options = benchmark.options_of(algorithm) | {"epochs": 50}
     found = settings.specify(algorithm, "point-gather", options)
     assert found.settings.limits == (25.0,)
     assert found.algorithm_config.policy.hidden == (64, 64)

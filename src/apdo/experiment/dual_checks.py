@@ -36,8 +36,8 @@ class Checks:
 
 def against(checks: Checks, data: Dataset, found: dual_estimate.Estimate, about: Diagnostics) -> Iterator[str]:
     """Why the data cannot support an estimate, a sentence each."""
-    parts = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
-    yield from reasons(data, *parts, about, checks.tolerance, checks.fewest)
+    price, low, high = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
+    yield from reasons(data, price, low, high, about, checks.tolerance, checks.fewest)
 
 
 def diagnose(
