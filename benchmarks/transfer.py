@@ -196,7 +196,7 @@ def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
 def refer(job: Job) -> dict[str, Any]:
     """What the policies that runs start from earn and cost; and the optimum, where it is known."""
     from apdo import loop
-    from apdo.experiment import runner
+    from apdo.experiment import chosen, runner
 
     case = CASES[job.case]
     experiment = specified(case, "trpo", job.seeds)
@@ -204,7 +204,7 @@ def refer(job: Job) -> dict[str, Any]:
     state = loop.start(training, list(job.seeds))
     seeds = {
         seed: judged(case, policy, training, FRESH + seed)
-        for seed, policy in zip(job.seeds, runner.policies_of(training, state.algorithm), strict=True)
+        for seed, policy in zip(job.seeds, chosen.policies(training, job.seeds, state, newest=True), strict=True)
     }
     told = _told(experiment, training, seeds) | {"allowance": allowance(case, training).tolist()}
     if case.finite:
