@@ -40,7 +40,7 @@ class Config:
     safety_half_life: float = option(8.0, "h, epochs in which what the dial changes halves", OURS, above=0.0)
     margin: float = option(
         1.0,
-        "m, standard errors of a batch's cost by which the enforced limit is below the given one, at most a tenth of it",
+        "m, standard errors of a batch's cost by which the enforced limit is below the given one; at most a tenth",
         OURS,
         within=(0.0, inf),
     )
