@@ -28,6 +28,13 @@ IDLE: dict[str, Any] = {
     "pd-ddpg": (pd_ddpg, pd_ddpg.Config(learner=LEARNER, replay_capacity=1000, updates=0.1)),
 }
 """Algorithms whose policies stay where they are."""
+DAMPED: dict[str, Any] = {"damping": 0.1, "fraction": 1.0}
+CALM: dict[str, Any] = {
+    "trpo": (trpo, trpo.Config(primal=primal_steps.Trpo(**DAMPED), **SMALL)),
+    "pdo": (pdo, pdo.Config(primal=primal_steps.Trpo(**DAMPED), **SMALL)),
+    "cpo": (cpo, cpo.Config(search=trust_region.LineSearch(**DAMPED), **SMALL)),
+}
+"""Algorithms whose steps do not amplify what is rounded."""
 
 
 def batch_of(seed, shift=0.0, stretch=1.0):
@@ -67,11 +74,14 @@ def test_a_policy_that_moves_with_the_statistics_is_the_same_function_of_raw_obs
     before, after = Statistics.of(FIRST.observation), Statistics.of(SECOND.observation)
     moved = on_policy.rebase(policy, before, after)
     raw = 0.5 * FIRST.observation.reshape(-1, 2)
-    expected = jax.vmap(policies.Normalised(policy, before))(raw)
-    found = jax.vmap(policies.Normalised(moved, after))(raw)
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+
+    def answers(network, statistics):
+        return jax.tree.leaves(jax.vmap(policies.Normalised(network, statistics))(raw))
+
+    expected = answers(policy, before)
+    for ours, theirs in zip(answers(moved, after), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    assert not np.allclose(jax.tree.leaves(jax.vmap(policies.Normalised(policy, after))(raw))[0], expected.mode())
+    assert not np.allclose(answers(policy, after)[0], expected[0], atol=0.1)
 
 
 @pytest.mark.parametrize("horizon", [None, 5])
@@ -109,11 +119,10 @@ def test_after_an_epoch_the_statistics_have_moved_and_a_policy_that_made_no_step
     assert np.abs(drifted - modes(before, raw)).max() > 0.05
 
 
-@pytest.mark.parametrize("name", ["trpo", "pdo", "cpo"])
+@pytest.mark.parametrize("name", CALM)
 def test_learning_from_raw_observations_is_learning_from_normalised_ones(name):
     """A twin that is given the normalised batch, and the networks that belong to it, learns the same."""
-    algorithm = IDLE[name][0]
-    config = algorithm.Config(**SMALL)
+    algorithm, config = CALM[name]
     step = jax.jit(algorithm.step, static_argnums=(0, 1))
     state, _ = step(config, PROBLEM, algorithm.init(config, PROBLEM, random.key(0)), FIRST, random.key(1))
     after, metrics = step(config, PROBLEM, state, SECOND, random.key(2))
