@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import apdo
+from apdo import cli, options
+from apdo.algorithms import apdo as apdo_algorithm
+from apdo.algorithms import pd_ddpg
 from command_line import call
 
 TINY = ["--epochs", "2", "--batch", "150", "--critic.passes", "1", "--policy.hidden", "8", "--critic.hidden", "8"]
@@ -71,12 +74,15 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
         (["train", "pdo", "point-gahter"], "did you mean 'point-gather'"),
         (["train", "pdo", "point-gather", "--k-adj", "3"], "unknown option"),
         (["train", "apdo", "point-gather", "--k-adk", "3"], "did you mean 'k_adj'"),
-        (["train", "apdo", "point-gather", "--k-adj", "150"], "at most 149"),
+        (["train", "apdo", "point-gather", "--k-adj", "50"], "at most 49"),
         (["train", "pdo", "point-gather", "--limits", "nan"], "number"),
         (["train", "pdo", "point-gather", "--limits", "inf"], "finite"),
         (["train", "pdo", "point-gather", "--limits", "0.1,0.2"], "1 cost"),
         (["train", "pdo", "point-gather", "--seeds", "0"], "greater than 0"),
-        (["train", "pdo", "point-gather", "--epochs", "-1"], "greater than 0"),
+        (["train", "pdo", "point-gather", "--epochs", "-1"], "between 0 and"),
+        (["train", "pdo", "point-gather", "--samples", "0"], "greater than 0"),
+        (["train", "apdo", "point-gather", "--explore", "perhaps"], "options begin with --"),
+        (["train", "apdo", "point-gather", "--explore=perhaps"], "true or false"),
         (["train", "pdo", "point-gather", "--epochs"], "whole number"),
         (["train", "pdo", "point-gather", "--batch", "10"], "smaller than one episode"),
         (["train", "pdo", "point-gather", "--out", "."], "exists already"),
@@ -115,6 +121,41 @@ def test_help_names_every_option_with_its_default_and_source(capsys):
         "the paper",
     ):
         assert expected in out, expected
+
+
+def test_help_shows_the_defaults_that_are_in_force_and_who_chose_them(capsys):
+    """Those of the whole configuration, not of its parts: APDO's learner is not the appendix's."""
+    _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help")
+    lines = re.sub(r"\n {6,}", " ", out).splitlines()
+    config = apdo_algorithm.Config()
+    for name, value in options.flatten(config).items():
+        text = ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
+        own = [line for line in lines if line.startswith(f"    --{name.replace('_', '-')} ")]
+        assert any(f"[{text};" in line for line in own), name
+
+    def source(name):
+        return next(line for line in lines if line.startswith(f"    --{name} ")).split("; ")[-1].partition("]")[0]
+
+    assert config.off_policy.learner.minibatch != pd_ddpg.Learner().minibatch
+    assert source("off-policy.learner.minibatch") == "our choice"
+    assert source("off-policy.learner.actor-hidden") == "the paper"
+
+
+@pytest.mark.parametrize(
+    ("words", "explores"),
+    [
+        (["--explore"], True),
+        (["--explore", "true"], True),
+        (["--explore=true"], True),
+        (["--explore", "False"], False),
+        (["--no-explore"], False),
+        (["--explore", "no"], False),
+        ([], False),
+    ],
+)
+def test_what_is_so_or_not_may_be_said_with_a_word_after_it(words, explores):
+    assert bool(cli._pairs([*words, "--seeds", "2"], flags={"explore"}).get("explore")) is explores
+    assert cli._pairs([*words, "--seeds", "2"], flags={"explore"})["seeds"] == "2"
 
 
 def test_list_names_algorithms_environments_and_presets(capsys):

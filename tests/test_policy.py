@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from apdo import export
 from apdo.algorithms import scaled
-from apdo.core import categorical, deterministic, gaussian, networks, statistics
+from apdo.core import categorical, deterministic, gaussian, networks, policies, statistics
 from apdo.errors import InvalidInput
 from apdo.policy import Policy
 
@@ -178,11 +178,11 @@ def test_what_training_normalises_and_maps_is_exported_with_the_policy(observati
     seen = statistics.Statistics.of(jnp.asarray(3.0 * observations + np.array([0, 1, 2, 3, 4], np.float32)))
     rows = ([0.5, 0.0, -1.0], [2.0, 1.0, 0.5], [-0.3, -1.0, -1.2], [0.9, 1.0, -0.9])
     meaning = scaled.ActionMeaning(*(jnp.asarray(row) for row in rows))
-    policy = Policy(scaled.RawPolicy(network("gaussian"), seen, meaning), SIZE)
+    policy = Policy(scaled.RawPolicy(policies.Normalised(network("gaussian"), seen), meaning), SIZE)
     policy.save(tmp_path / "policy.npz")
     read = documented_reader()(tmp_path / "policy.npz")
     expected = policy(observations, deterministic=True)
     np.testing.assert_allclose(read(observations, deterministic=True), expected, atol=1e-5)
     assert (expected >= np.asarray(rows[2], np.float32)).all()
-    bare = Policy(scaled.RawPolicy(network("gaussian"), statistics.Statistics.empty(SIZE), None), SIZE)
+    bare = Policy(scaled.RawPolicy(network("gaussian"), None), SIZE)
     assert set(bare.arrays()) == set(make("gaussian", False).arrays())

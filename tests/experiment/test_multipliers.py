@@ -38,6 +38,8 @@ SMALL = {
 TINY = SMALL | {"members": 2, "iterations": 200, "check_iterations": 50, "learner.minibatch": 8}
 RUN: dict[str, Any] = {"seeds": 2, "seed": 5, "batch": 240, "horizon": 20, "primal": "reinforce"}
 ADJUSTED: dict[str, Any] = {
+    "adjust": "dual",
+    "check": False,
     "off_policy__iterations": 100,
     "off_policy__members": 1,
     "off_policy__learner__minibatch": 8,
@@ -132,8 +134,8 @@ def begun(folder, algorithm, **options):
     return training
 
 
-def test_scaled_signals_come_back_in_the_tasks_units(tmp_path):
-    training = begun(tmp_path / "run", "pd-ddpg", replay_capacity=100, reward_scale=4.0, cost_scale=0.5)
+def test_a_buffer_that_has_wrapped_gives_the_episodes_that_are_still_whole(tmp_path):
+    training = begun(tmp_path / "run", "pd-ddpg", replay_capacity=100)
     state = loop.start(training, [0])
     with pytest.raises(InvalidInput, match="has no checkpoint yet"):
         logged.of_run(tmp_path / "run")
@@ -144,18 +146,18 @@ def test_scaled_signals_come_back_in_the_tasks_units(tmp_path):
     seen = Transition(
         observation=jnp.zeros((40, 2)),
         action=jnp.eye(2)[step % 2],
-        reward=jnp.full(40, 4.0),
-        cost=jnp.full((40, 1), 0.5),
+        reward=jnp.ones(40),
+        cost=jnp.ones((40, 1)),
         next_observation=jnp.zeros((40, 2)),
         terminated=jnp.zeros(40, dtype=bool),
         truncated=step == 19,
         step=step,
     )
-    buffer = jax.tree.map(lambda leaf: leaf[0], state.algorithm.inner.buffer)
+    buffer = jax.tree.map(lambda leaf: leaf[0], state.algorithm.buffer)
     for _ in range(3):
         buffer = replay.insert(buffer, seen)
     several = jax.tree.map(lambda leaf: leaf[None], buffer)
-    state = eqx.tree_at(lambda s: s.algorithm.inner.buffer, state, several)
+    state = eqx.tree_at(lambda s: s.algorithm.buffer, state, several)
     checkpoint.save(checkpoint.path_of(tmp_path / "run", 1), state, 1)
     data = logged.of_run(tmp_path / "run")
     assert (data.reward == 1.0).all()

@@ -31,7 +31,7 @@ OPTIONS = {
     "pd-ddpg": {f"learner.{k}": v for k, v in LEARNER.items()} | {"replay_capacity": 200, "updates": 1.3},
     "apdo": SMALL
     | {f"off_policy.learner.{k}": v for k, v in LEARNER.items()}
-    | {"k_adj": 2, "off_policy.iterations": 1050, "adjust": "primal-dual", "policy.bound": 2.0},
+    | {"k_adj": 2, "off_policy.iterations": 1050, "check": False},
 }
 EPOCHS = 6
 
@@ -268,8 +268,8 @@ def test_train_with_resume_begins_goes_on_and_refuses_another_configuration(tmp_
     with pytest.raises(Interrupted):
         runner.train(experiment("pdo"), folder, quiet=True)
     Countdown.left = 10**9
-    with pytest.raises(InvalidInput, match=r"algorithm_config\.dual_step is 0\.1 there and 0\.2 here"):
-        runner.train(experiment("pdo", dual_step=0.2), folder, quiet=True)
+    with pytest.raises(InvalidInput, match=r"algorithm_config\.dual_step is 0\.2 there and 0\.3 here"):
+        runner.train(experiment("pdo", dual_step=0.3), folder, quiet=True)
     with pytest.raises(InvalidInput, match="algorithm is pdo there and apdo here"):
         runner.train(experiment("apdo"), folder, quiet=True)
     # What no result depends on may change.
@@ -286,6 +286,8 @@ def test_a_run_made_longer_is_the_run_that_was_planned_so_long(tmp_path, whole):
     with pytest.raises(InvalidInput, match="cannot be shortened to 2"):
         runner.resume(short.path, quiet=True, epochs=2)
     assert_same(runner.resume(short.path, quiet=True, epochs=EPOCHS), whole("pdo"))
+    # It is that run for whoever asks for it by its options, too.
+    assert_same(runner.train(experiment("pdo"), short.path, quiet=True), whole("pdo"))
 
 
 def test_other_versions_go_on_and_say_that_bits_may_differ(halfway, capsys):

@@ -8,7 +8,8 @@ import pytest
 
 import apdo
 from apdo import algorithms, envs, options
-from apdo.algorithms import pd_ddpg
+from apdo.algorithms import pd_ddpg, primal_steps
+from apdo.core import dual
 from apdo.experiment import multipliers, settings
 from apdo.experiment.presets import PRESETS
 
@@ -94,7 +95,8 @@ def test_values_may_come_as_text_from_the_command_line():
         ("pdo", "point-gather", {"limits": "much"}, None, "numbers with commas"),
         ("pdo", "point-gather", {"seeds": 0}, None, "greater than 0"),
         ("pdo", "point-gather", {"seeds": -3}, None, "greater than 0"),
-        ("pdo", "point-gather", {"epochs": "0"}, None, "greater than 0"),
+        ("pdo", "point-gather", {"epochs": "-1"}, None, "between 0 and"),
+        ("pdo", "point-gather", {"samples": 0}, None, "greater than 0"),
         ("pdo", "point-gather", {"epochs": "2.5"}, None, "whole number"),
         ("pdo", "point-gather", {"epochs": None}, None, "whole number"),
         ("pdo", "point-gather", {"batch": 14}, None, "smaller than one episode"),
@@ -127,8 +129,12 @@ def test_every_preset_fits_every_algorithm_that_it_speaks_of_and_is_refused_for_
         return
     experiment = settings.specify(algorithm, "point-gather", {}, preset)
     chosen = {**options.flatten(experiment.settings), **options.flatten(experiment.algorithm_config)}
-    for name, value in PRESETS[preset].options(algorithm).items():
+    given = dict(PRESETS[preset].options(algorithm))
+    asked = given.pop("samples", None)
+    for name, value in given.items():
         assert chosen[name] == value, name
+    if asked is not None and "epochs" not in given:
+        assert asked <= chosen["samples"] < asked + experiment.problem().batch
 
 
 def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
@@ -145,6 +151,8 @@ def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
     assert (config.off_policy.iterations, config.replay_capacity) == (500_000, 1_000_000)
     assert (config.off_policy.members, config.off_policy.spread) == (1, 1.0)
     assert (config.adjust, config.explore, config.again_every) == ("dual", False, 0)
+    # The dual step is the paper's: plain ascent on C - d, with nothing refused.
+    assert (config.units, config.rule, config.margin, config.check) == ("own", dual.Ascent(), 0.0, False)
     # Nothing of what makes the learner dependable: those parts' class defaults are the appendix's.
     appendix = pd_ddpg.Learner()
     for name in ("clock", "bound", "action_noise", "cloning", "last_rate", "averaged", "dual_states", "rule"):
@@ -152,9 +160,56 @@ def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
 
 
 def test_a_batch_is_rounded_up_to_whole_episodes_and_split_over_the_environments_asked_for():
-    assert settings.specify("pdo", "point-gather").shape() == (15, 3334)
+    assert settings.specify("pdo", "point-gather", {"batch": 50_000}).shape() == (15, 3334)
     assert settings.specify("pdo", "point-gather", {"batch": 100, "environments": 4}).shape() == (30, 4)
     assert settings.specify("pdo", "point-gather", {"batch": 15, "environments": 64}).shape() == (15, 1)
+
+
+def sized(horizon, **changes):
+    return settings.specify("pdo", "two-state", {"horizon": horizon} | changes).settings
+
+
+@pytest.mark.parametrize(
+    ("horizon", "batch", "episodes"),
+    [(15, 5000, 334), (200, 5000, 25), (250, 5000, 20), (500, 10_000, 20), (1000, 20_000, 20), (30_000, 30_000, 1)],
+)
+def test_a_batch_has_20_episodes_within_5000_and_20000_samples_and_never_less_than_one_episode(
+    horizon, batch, episodes
+):
+    found = settings.specify("pdo", "two-state", {"horizon": horizon})
+    assert found.settings.batch == batch
+    assert found.shape() == (horizon, episodes)
+
+
+def test_samples_are_turned_into_the_fewest_whole_epochs_that_have_them():
+    for samples in (1, 5010, 5011, 250_000, 10**6):
+        found = sized(15, samples=samples)
+        assert (found.epochs - 1) * 5010 < samples <= found.epochs * 5010 == found.samples
+    # What environments side by side play besides counts too.
+    found = sized(15, samples=1000, batch=100, environments=4)
+    assert (found.epochs, found.samples) == (9, 9 * 120)
+
+
+def test_explicit_epochs_win_over_samples_and_samples_over_the_epochs_of_a_preset():
+    found = sized(15, samples=10**6, epochs=3)
+    assert (found.epochs, found.samples) == (3, 3 * 5010)
+    preset = settings.specify("apdo", "point-gather", {"samples": 100_000}, "demo").settings
+    assert (preset.epochs, preset.batch) == (10, 10_000)
+    assert settings.specify("apdo", "point-gather", {"epochs": 7}, "fast").settings.epochs == 7
+
+
+def test_what_was_resolved_is_described_and_restored_as_it_is():
+    experiment = settings.specify("pdo", "point-gather", {"epochs": 10**9, "batch": 15_000})
+    assert settings.Experiment.restore(experiment.describe()) == experiment
+
+
+def test_a_choice_that_is_there_already_keeps_what_was_chosen_for_it():
+    """PDO's trust region is wider than TRPO's own; to name the primal step must not narrow it."""
+    plain = algorithms.find("pdo").Config()
+    assert options.override(plain, {"primal": "trpo"}) == plain
+    there = options.override(plain, {"primal": "ppo", "primal.clip": 0.1})
+    assert options.override(there, {"primal": "ppo"}) == there
+    assert options.override(there, {"primal": "trpo"}).primal == primal_steps.Trpo()
 
 
 def test_the_number_of_environments_keeps_the_batch_that_was_asked_for_where_whole_episodes_allow_it():
