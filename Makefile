@@ -4,8 +4,9 @@ TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory ground-truth \
-  real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer torture clean
+.PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory \
+  ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
+  torture clean
 
 # The same number of samples for each; what is there already is not trained again.
 demo: .venv/run
@@ -20,10 +21,15 @@ test: .venv/test .venv/browser
 test-slow: .venv/test
 	$(BIN)/python -m pytest -m slow
 
+# The velocity tasks and users' own models; MuJoCo and what it brings take 120 MB, so that `make test` does without.
+test-mujoco: .venv/mujoco
+	$(BIN)/python -m pytest tests/envs/test_mujoco_package.py tests/envs/test_mujoco_threads.py tests/envs/test_velocity.py \
+	  tests/test_docs.py
+
 # Safety-Gymnasium's tasks, and the bridge with the old Gymnasium that they need.
 test-safety-gymnasium: .venv-safety/ready
 	.venv-safety/bin/python -m pytest tests/safety/test_safety_gymnasium.py tests/safety/test_safety_benchmark.py \
-	  tests/safety/test_safety_point.py \
+	  tests/safety/test_safety_point.py tests/safety/test_velocity_steps.py \
 	  tests/envs/test_safety.py tests/envs/test_host.py
 
 # The JAX-native environments before stable-baselines3's checker.
@@ -100,6 +106,10 @@ clean:
 
 .venv/test: .venv/run
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+.venv/mujoco: .venv/test
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,mujoco]'
 	@touch $@
 
 # The report page is tested in a real browser; without one, those tests say why they are skipped.

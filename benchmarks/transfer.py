@@ -43,8 +43,10 @@ WITHIN = 1.05
 """The share of a limit up to which a cost counts as within it."""
 POINTS = 60
 """Points of a stored training curve."""
-LONG = {"times": 10, "batches": 100, "seeds": (0, 1, 2)}
-"""Samples of a long run as a multiple of the case's, and over how many batches they are spread."""
+LONG_TIMES, LONG_BATCHES, LONG_SEEDS = 10, 100, (0, 1, 2)
+"""Samples of a long run as a multiple of the case's, over how many batches they are spread, and its seeds."""
+UNCONSTRAINED = "trpo"
+"""Run long, too: what it earns and costs says whether a limit binds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,7 @@ def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[
 
 def lengthened(case: Case) -> dict[str, Any]:
     """Options of a long run: many samples in large batches."""
-    batch = case.samples * LONG["times"] // LONG["batches"]
-    return {"batch": batch, "epochs": LONG["batches"]}
+    return {"batch": case.samples * LONG_TIMES // LONG_BATCHES, "epochs": LONG_BATCHES}
 
 
 def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
 def refer(job: Job) -> dict[str, Any]:
     """What the policies that runs start from earn and cost; and the optimum, where it is known."""
     from apdo import loop
-    from apdo.experiment import runner
+    from apdo.experiment import chosen, runner
 
     case = CASES[job.case]
     experiment = specified(case, "trpo", job.seeds)
@@ -203,7 +204,7 @@ def refer(job: Job) -> dict[str, Any]:
     state = loop.start(training, list(job.seeds))
     seeds = {
         seed: judged(case, policy, training, FRESH + seed)
-        for seed, policy in zip(job.seeds, runner.policies_of(training, state.algorithm), strict=True)
+        for seed, policy in zip(job.seeds, chosen.policies(training, job.seeds, state, newest=True), strict=True)
     }
     told = _told(experiment, training, seeds) | {"allowance": allowance(case, training).tolist()}
     if case.finite:
@@ -222,22 +223,25 @@ def path_of(job: Job, out: Path = RESULTS) -> Path:
 
 def wanted(given: argparse.Namespace) -> Iterator[Job]:
     """What there is to do: for each problem and algorithm the seeds that are not there."""
-    kinds = ["long"] if given.long else ["reference", "study"]
-    for kind in kinds:
-        for case in CASES:
-            if kind == "long" and CASES[case].finite:
-                continue
-            for algorithm in ("start",) if kind == "reference" else ALGORITHMS:
-                if given.only and not re.fullmatch(given.only, f"{case}/{algorithm}"):
-                    continue
-                asked = LONG["seeds"] if kind == "long" else SEEDS if kind == "reference" else given.seeds
-                whole = Job(kind, case, algorithm, tuple(asked))
-                there = set() if given.again else set(read(path_of(whole, given.out)).get("seeds", {}))
-                missing = tuple(seed for seed in asked if str(seed) not in there)
-                if kind == "reference" or given.together:
-                    yield from [Job(kind, case, algorithm, missing)] if missing else []
-                else:
-                    yield from (Job(kind, case, algorithm, (seed,)) for seed in missing)
+    for whole in plan(given.long, given.seeds):
+        if given.only and not re.fullmatch(given.only, f"{whole.case}/{whole.algorithm}"):
+            continue
+        there = {} if given.again else read(path_of(whole, given.out)).get("seeds", {})
+        missing = tuple(seed for seed in whole.seeds if str(seed) not in there)
+        if missing and (whole.kind == "reference" or given.together):
+            yield dataclasses.replace(whole, seeds=missing)
+        else:
+            yield from (dataclasses.replace(whole, seeds=(seed,)) for seed in missing)
+
+
+def plan(long: bool, seeds: tuple[int, ...]) -> Iterator[Job]:
+    """Everything that the study is made of, with these seeds; or the long runs, which finite problems do not need."""
+    for name, case in CASES.items():
+        if long and not case.finite:
+            yield from (Job("long", name, algorithm, LONG_SEEDS) for algorithm in (*ALGORITHMS, UNCONSTRAINED))
+        if not long:
+            yield Job("reference", name, "start", SEEDS)
+            yield from (Job("study", name, algorithm, seeds) for algorithm in ALGORITHMS)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -357,14 +361,19 @@ def main() -> None:
     given = parser.parse_args()
     if given.job:
         told = json.loads(given.job[0])
+        cores = told.pop("cores")
         if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, told.pop("cores"))
+            os.sched_setaffinity(0, cores)
         work(Job(**told | {"seeds": tuple(told["seeds"])}), parsed(given.changes), Path(given.job[1]))
         return
     if given.changes and given.out == RESULTS:
         parser.error("--with is for trials: give a folder of their own with --out")
     if not given.table:
         run_all(list(wanted(given)), given)
+    if given.table or given.only is None:
+        from benchmarks import transfer_report
+
+        transfer_report.write(given.out)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def random_buffer(task, problem):
     return replay.insert(pd_ddpg.empty_buffer(problem, 1000), flatten(batch))
 
 
-def problem_of(task, batch, limits=None):
+def problem_of(task, batch, limits=None, *, normalise=False):
     return Problem(
         observation_size=task.observation_size,
         action_size=task.action_size,
@@ -77,15 +77,16 @@ def problem_of(task, batch, limits=None):
         horizon=task.horizon,
         truncates=not task.horizon_terminates,
         discrete_actions=task.discrete_actions,
+        normalise=normalise,
     )
 
 
-def training_of(algorithm, config, task=None, environments=40, limits=None, side_by_side=False):
+def training_of(algorithm, config, task=None, environments=40, limits=None, side_by_side=False, normalise=False):
     task = task or Reach()
     return loop.Training(
         algorithm=algorithm,
         config=config,
-        problem=problem_of(task, environments * task.horizon, limits),
+        problem=problem_of(task, environments * task.horizon, limits, normalise=normalise),
         environment=task,
         steps=task.horizon,
         environments=environments,

@@ -33,6 +33,7 @@ LAYERS = {
         "files",
         "options",
         "problem",
+        "objective",
         "core",
         "algorithms",
         "envs",

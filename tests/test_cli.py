@@ -22,6 +22,11 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
     status, out, _ = call(capsys, "train", "pdo", "point-gather", "--out", run, "--seeds", "2", *TINY)
     assert status == 0
     assert re.search(r"epoch 2/2 .*return .*cost .*0\.2.*multiplier .*steps/s", out)
+    assert "150 samples in each epoch: 10 environments of 15 steps" in out
+    assert (
+        len(re.findall(r"best:    seed \d, the policy of epoch \d, .*: discounted return .* ± .*, cost .* ± ", out))
+        == 2
+    )
     assert run in out
     assert f"{run}/curves.png" in out
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4

@@ -10,13 +10,28 @@ from apdo import datasets
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+def blocks_of_environments():
+    return re.findall(r"```python\n(.*?)```", (DOCS / "environments.md").read_text(), re.DOTALL)
+
+
+def test_the_mujoco_model_of_docs_environments_trains(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+    monkeypatch.chdir(tmp_path)
+    [block] = [block for block in blocks_of_environments() if "mujoco" in block]
+    scope = {}
+    exec(block, scope)
+    capsys.readouterr()
+    assert scope["result"].metrics["undiscounted_cost"].shape == (1, 2, 1)
+    assert (scope["result"].metrics["episode_length"] == 200).all()
+
+
 def test_the_environment_of_docs_environments_trains(tmp_path, monkeypatch, capsys):
     pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "environments.md").read_text(), re.DOTALL)
     scope = {}
-    for block in blocks:
-        exec(block, scope)
+    for block in blocks_of_environments():
+        if "mujoco" not in block:
+            exec(block, scope)
     capsys.readouterr()
     assert 0.0 <= scope["action"][0] <= 0.2
     assert scope["result"].metrics["return"].shape == (1, 3)

@@ -11,8 +11,8 @@ from apdo.algorithms import apdo, cpo, dual_estimate, pd_ddpg, pdo, primal_steps
 from apdo.core import critics, policies, trust_region
 from problems import Reach, run, training_of
 
-SMALL = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
-LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
+SMALL = {"policy": policies.Config(hidden=(8,), bound=2.0), "critic": critics.Config(hidden=(8,), minibatches=2)}
+LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, bound=2.0, action_noise=0.25)
 CONFIGS = {
     "pdo": (pdo, pdo.Config(primal=primal_steps.Trpo(damping=1e-2), **SMALL)),
     "cpo": (cpo, cpo.Config(search=trust_region.LineSearch(damping=1e-2), **SMALL)),

@@ -146,7 +146,7 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES.keys(), scope="module")
+@pytest.fixture(params=list(CASES.values()), ids=list(CASES), scope="module")
 def case(request):
     discount, ends, total, truncates = request.param
     cmdp = model(min(discount, 0.999) if total else discount, ends=ends)
@@ -216,6 +216,106 @@ def test_the_gradients_that_cpo_and_pdo_use_are_those_of_the_exact_sums_in_direc
     ours = in_logits(ravel_pytree(gradient)[0]) * float(jnp.sum(objective.step_weights(problem, batch)))
     theirs = expected[0] - np.einsum("k,ksa->sa", np.asarray(price), expected[1:])
     np.testing.assert_allclose(ours, theirs, atol=slack * np.abs(theirs).max())
+
+
+def from_the_start(batch):
+    """The batch with a new episode at its beginning in every environment."""
+    index = np.array(batch.step)
+    ended = np.asarray(batch.ended)
+    index[0] = 0
+    for t in range(1, len(index)):
+        index[t] = np.where(ended[t - 1], 0, index[t - 1] + 1)
+    return dataclasses.replace(batch, step=jnp.asarray(index))
+
+
+def episodes_of(batch):
+    """(first step, environment, steps) of every episode that began in the batch."""
+    index, ended = np.asarray(batch.step), np.asarray(batch.ended)
+    for first, n in np.argwhere(index == 0):
+        last = next((t for t in range(first, len(index)) if ended[t, n]), len(index) - 1)
+        yield first, n, last + 1 - first
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_measuring_equals_a_mean_over_episodes_step_by_step_with_each_cost_apart(random_batch, seed):
+    """Each step averaged, one by one, over the episodes that began early enough for it to be seen."""
+    batch = from_the_start(random_batch(np.random.default_rng(seed), 21, 6, constraints=3))
+    episodes, steps = list(episodes_of(batch)), batch.reward.shape[0]
+    assert any(length > 3 for _, _, length in episodes)
+
+    def mean(signal, factor):
+        total = 0.0
+        for t in range(steps):
+            could = [e for e in episodes if e[0] + t < steps]
+            seen = [signal[first + t, n] for first, n, length in could if t < length]
+            total += factor**t * np.sum(seen, axis=0) / len(could) if could else 0.0
+        return total
+
+    reward, cost = np.asarray(batch.reward, np.float64), np.asarray(batch.cost, np.float64)
+    problem = Problem(3, 2, 126, (1.0,) * 3, 0.9, 0.7, 30, True)
+    found = jax.jit(objective.measure, static_argnums=0)(problem, batch)
+    assert float(found.episodes) == len(episodes)
+    np.testing.assert_allclose(found.undiscounted_return, mean(reward, 1.0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.discounted_return, mean(reward, 0.9), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.undiscounted_cost, mean(cost, 1.0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.cost, mean(cost, 0.7), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.length, mean(np.ones_like(reward), 1.0), rtol=1e-4)
+    np.testing.assert_array_equal(found.objective, found.discounted_return)
+    total = dataclasses.replace(problem, cost_discount=1.0)
+    summed = jax.jit(objective.measure, static_argnums=0)(total, batch)
+    np.testing.assert_array_equal(summed.objective, summed.undiscounted_return)
+    np.testing.assert_array_equal(summed.cost, summed.undiscounted_cost)
+
+
+def test_of_episodes_of_equal_length_the_error_is_the_deviation_of_their_sums_over_the_root_of_their_number():
+    rng = np.random.default_rng(0)
+    shape = (4, 30)
+    fields = {"reward": rng.normal(size=shape), "cost": rng.normal(size=(*shape, 2)), "action": np.zeros((*shape, 1))}
+    fields |= {name: np.zeros((*shape, 1)) for name in ("observation", "next_observation")}
+    index = np.broadcast_to(np.arange(4)[:, None], shape)
+    batch = Transition(
+        **{name: jnp.asarray(value, jnp.float32) for name, value in fields.items()},
+        terminated=jnp.asarray(index == 3),
+        truncated=jnp.zeros(shape, bool),
+        step=jnp.asarray(index, jnp.int32),
+    )
+    found = objective.measure(Problem(1, 1, 120, (1.0, 1.0), 0.9, 0.7, 4, False), batch)
+    sums = np.einsum("t,tnk->nk", 0.7 ** np.arange(4), fields["cost"])
+    np.testing.assert_allclose(found.cost, sums.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.cost_error, sums.std(axis=0, ddof=1) / np.sqrt(30), rtol=1e-4)
+
+
+def test_a_single_episode_says_nothing_of_its_error_which_is_then_as_large_as_what_it_measures():
+    cmdp = model(0.999, ends=False)
+    rows = every_row(cmdp, 2, 2, truncates=True)[:, :, :1]
+    found = objective.measure(Problem(6, 2, 2, (1.0, 1.0), 1.0, 1.0, 2, True, True), batch_of(rows, 2))
+    assert float(found.episodes) == 1.0
+    np.testing.assert_array_equal(found.cost_error, np.abs(found.cost))
+
+
+def test_of_what_ends_an_episode_a_total_makes_everything_final_and_a_discounted_sum_what_terminates(random_batch):
+    batch = random_batch(np.random.default_rng(0), 19, 5)
+    problem = Problem(3, 2, 95, (1.0, 1.0), 0.9, 0.9, 20, True)
+    assert batch.truncated.any()
+    for changes, final, clock in (
+        ({}, batch.terminated, False),
+        ({"cost_discount": 1.0}, batch.ended, True),
+        ({"truncates": False}, batch.ended, True),
+    ):
+        each = dataclasses.replace(problem, **changes)
+        np.testing.assert_array_equal(objective.ends(each, batch), final)
+        assert objective.sees_time(each) == clock
+        assert objective.goes_on(each) == (not clock)
+
+
+def test_sums_and_advantages_have_the_discounts_that_the_limits_mean():
+    problem = Problem(3, 2, 1, (5.0, 5.0), 0.9, 0.8, 50, True)
+    assert objective.sum_discounts(problem) == objective.advantage_discounts(problem) == (0.9, 0.8, 0.8)
+    total = dataclasses.replace(problem, cost_discount=1.0)
+    assert objective.sum_discounts(total) == (1.0, 1.0, 1.0)
+    assert objective.advantage_discounts(total) == (0.9, 0.9, 0.9)
+    assert objective.effective_steps(1.0, 50) == 50.0
+    assert objective.effective_steps(0.9, 3) == pytest.approx(1.0 + 0.9 + 0.81)
 
 
 def test_the_standard_error_of_a_batch_is_the_spread_of_its_measurements():

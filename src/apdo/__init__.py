@@ -47,9 +47,10 @@ def train(
 ) -> "Result":
     """Train and return the learned policies and the metrics; the run folder is the same that the command line makes.
 
-    `environment` is a name, a Gymnasium id, a Gymnasium environment, or a function that makes one; `costs` are then
-    functions of (observation, action, next observation, info), expressions such as "abs(obs[2]) > 4", or both in a
-    list; without any, `info["cost"]` or `info["costs"]` count. `limits=25` limits the total of an episode.
+    `environment` is a name, a Gymnasium id, a Gymnasium environment, a function that makes one, or a MuJoCo model
+    with its reward and cost (`apdo.envs.mujoco_threads.MujocoTask`); `costs` are functions of (observation, action,
+    next observation, info), expressions such as "abs(obs[2]) > 4", or both in a list; without any, `info["cost"]` or
+    `info["costs"]` count. `limits=25` limits the total of an episode.
 
     With `resume`, the run that is in `out` goes on, if there is one. Options have the command line's names, with "_"
     for "-" and "__" for ".":

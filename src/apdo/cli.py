@@ -372,7 +372,7 @@ def _evaluate(given: list[str]) -> None:
     seeds, newest = evaluation.seeds_of(experiment), bool(changes.get("newest"))
     policies = chosen.policies(training, seeds, state, newest)
     print(f"{experiment.algorithm} on {experiment.environment}, {episodes} fresh episodes each, 95 % intervals")
-    best = [] if newest else chosen.found(seeds, state)
+    best = [] if newest else chosen.found(training, seeds, state)
     for i, policy in enumerate(policies):
         print(f"seed {seeds[i]}: {_which(policy)}")
         if best:

@@ -2,7 +2,7 @@
 
 An episode is at most T steps. With signals x (the reward, then the costs) a policy has, for each of them,
 
-    discounted   J(π) = E Σ_t γ^t x_t     the paper's; where the horizon only cuts episodes off, the sum goes on after it
+    discounted   J(π) = E Σ_t γ^t x_t     the paper's; where the horizon only cuts episodes off, the sum goes on
     total        J(π) = E Σ_{t<T} x_t     the plain sum of one episode; nothing counts after its end, whatever ends it
 
 and the gradient of either is  ∇J = E Σ_t w_t ∇log π(a_t|s_t) A(s_t, a_t)  with w_t = γ^t or 1: a step counts in the
@@ -13,11 +13,11 @@ which the value functions have to see the time; the problem's γ may still be be
 device: effects beyond 1/(1 - γ) steps are dropped, and with them most of the noise. With γ = 1 nothing is dropped.
 
 **Samples.** A batch is N rows of steps. Each row begins with a new episode, and a new one begins when one ends, so that
-the end of the batch cuts some episodes short. To average over the episodes that happened to end would favour short ones.
-So every step is averaged over the episodes that could have been seen that far: the step with index t in its episode
-weighs 1/n_t, with n_t the number of episodes that began at least t steps before the batch's end. Whether an episode
-begins in time does not depend on what happens in it, so that each such average is unbiased up to the ratio's own
-O(1/n).
+the end of the batch cuts some episodes short. To average over the episodes that happened to end would favour short
+ones. So every step is averaged over the episodes that could have been seen that far: the step with index t in its
+episode weighs 1/n_t, with n_t the number of episodes that began at least t steps before the batch's end. Whether an
+episode begins in time does not depend on what happens in it, so that each such average is unbiased up to the ratio's
+own O(1/n).
 """
 
 import dataclasses

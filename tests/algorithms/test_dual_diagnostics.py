@@ -31,29 +31,34 @@ def chain(episodes):
     return dual_diagnostics.Logged(batch=batch, next_action=batch.action, known=jnp.arange(len(x)))
 
 
-def problem_of(discrete=False):
+def problem_of(cost_discount=1.0):
     return Problem(
         observation_size=2,
         action_size=1,
         batch=60,
         limits=(1.0,),
         discount=0.5,
-        cost_discount=1.0,
+        cost_discount=cost_discount,
         horizon=CHAIN,
         truncates=False,
-        discrete_actions=discrete,
     )
 
 
-def test_a_behaviour_critic_finds_what_the_logged_episodes_bring():
+@pytest.mark.parametrize(
+    ("cost_discount", "brought"),
+    [(1.0, lambda left: left), (0.5, lambda left: 2.0 - 0.5 ** (left - 1.0))],
+    ids=["totals", "discounted sums"],
+)
+def test_a_behaviour_critic_finds_what_the_logged_episodes_bring(cost_discount, brought):
+    """As the problem means it: a total counts every reward and cost alike, whatever the discount."""
     learner = pd_ddpg.Learner(critic_hidden=(32,), critic_rate=1e-2, target_rate=0.1, last_rate=0.05)
-    logged = chain(20)
-    fit = jax.jit(lambda count: dual_diagnostics.behaviour_critic(learner, problem_of(), logged, count, random.key(0)))
+    logged, problem = chain(20), problem_of(cost_discount)
+    fit = jax.jit(lambda: dual_diagnostics.behaviour_critic(learner, problem, logged, 3000, random.key(0)))
     batch = logged.batch
-    q = np.asarray(fit(jnp.asarray(3000)).q(batch.observation, batch.action, batch.step))
+    q = np.asarray(fit().q(batch.observation, batch.action, batch.step))
     left = CHAIN - np.asarray(batch.step)
-    np.testing.assert_allclose(q[1], left, atol=0.1)
-    np.testing.assert_allclose(q[0], np.asarray(batch.reward) * (2.0 - 0.5 ** (left - 1.0)), atol=0.1)
+    np.testing.assert_allclose(q[1], brought(left), atol=0.1)
+    np.testing.assert_allclose(q[0], np.asarray(batch.reward) * brought(left), atol=0.1)
 
 
 def test_a_row_whose_next_action_is_unknown_is_not_learned_from():
@@ -66,7 +71,7 @@ def test_a_row_whose_next_action_is_unknown_is_not_learned_from():
     for reward in (logged.batch.reward, poison):
         batch = Transition(**{**vars(logged.batch), "reward": reward})
         poisoned = dual_diagnostics.Logged(batch=batch, next_action=logged.next_action, known=known)
-        critic = dual_diagnostics.behaviour_critic(learner, problem_of(), poisoned, jnp.asarray(20), random.key(0))
+        critic = dual_diagnostics.behaviour_critic(learner, problem_of(), poisoned, 20, random.key(0))
         found.append(np.asarray(critic.critics.biases[0]))
     np.testing.assert_array_equal(found[0], found[1])
 

@@ -42,7 +42,11 @@ def test_critics_tell_the_time_only_where_the_horizon_ends_episodes():
     seeing = pd_ddpg.start(config, PROBLEM, random.key(0)).learned
     assert np.all(np.abs(seeing.q(s, a, early) - seeing.q(s, a, late)) > 1e-3)
     endless = problem_of(Reach(costs=2, horizon_terminates=False), 200, (0.3, 0.4))
-    for own, problem in ((PLAIN, PROBLEM), (config, endless)):
+    # A total that the horizon cuts off is read off discounted sums, which go on; but for a discount of 1.
+    total = dataclasses.replace(endless, cost_discount=1.0)
+    counted = pd_ddpg.start(config, dataclasses.replace(total, discount=1.0), random.key(0)).learned
+    assert np.all(np.abs(counted.q(s, a, early) - counted.q(s, a, late)) > 1e-3)
+    for own, problem in ((PLAIN, PROBLEM), (config, endless), (config, total)):
         blind = pd_ddpg.start(own, problem, random.key(0)).learned
         np.testing.assert_array_equal(blind.q(s, a, early), blind.q(s, a, late))
 
@@ -178,13 +182,16 @@ def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits():
     np.testing.assert_allclose(best.actor.biases[-1], [0.14])
 
 
-def test_the_datas_units_are_the_deviation_of_a_return_of_independent_steps(buffer):
+@pytest.mark.parametrize(
+    ("cost_discount", "steps"), [(1.0, (10.0, 10.0)), (0.8, ((1.0 - 0.9**10) / 0.1, (1.0 - 0.8**10) / 0.2))]
+)
+def test_the_datas_units_are_the_deviation_of_a_return_of_independent_steps(buffer, cost_discount, steps):
+    """Of as many steps as the sums amount to: all of them in a total, whatever the discount is."""
     everything = replay.take(buffer, jnp.arange(200))
-    problem = dataclasses.replace(PROBLEM, discount=0.9, cost_discount=1.0, horizon=10, truncates=False)
+    problem = dataclasses.replace(PROBLEM, discount=0.9, cost_discount=cost_discount, horizon=10, truncates=False)
     _, units = pd_ddpg.view(dataclasses.replace(PLAIN, units="data"), problem, buffer)
-    steps = (1.0 - 0.9**10) / 0.1
-    np.testing.assert_allclose(units.reward, np.std(everything.reward) * np.sqrt(steps), rtol=1e-5)
-    np.testing.assert_allclose(units.cost, np.std(everything.cost, axis=0) * np.sqrt(10.0), rtol=1e-5)
+    np.testing.assert_allclose(units.reward, np.std(everything.reward) * np.sqrt(steps[0]), rtol=1e-5)
+    np.testing.assert_allclose(units.cost, np.std(everything.cost, axis=0) * np.sqrt(steps[1]), rtol=1e-5)
     np.testing.assert_allclose(units.limit * units.cost, problem.limit, rtol=1e-6)
     _, own = pd_ddpg.view(PLAIN, problem, buffer)
     assert float(own.reward) == 1.0

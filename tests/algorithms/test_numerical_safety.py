@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +17,14 @@ from problems import Reach, problem_of, random_batch
 SMALL = {"policy": policies.Config(hidden=(4,)), "critic": critics.Config(hidden=(4,), passes=2, minibatches=2)}
 LEARNER = pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
 PPO = primal_steps.Ppo(passes=2, minibatches=2)
+ACTOR = dual_estimate.Config(learner=dataclasses.replace(LEARNER, bound=2.0, action_noise=0.25))
+TRYING: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(4,), bound=2.0)}
 ALGORITHMS = {
     "trpo": (trpo, trpo.Config(**SMALL)),
     "pdo": (pdo, pdo.Config(**SMALL)),
     "cpo": (cpo, cpo.Config(**SMALL)),
     "pd-ddpg": (pd_ddpg, pd_ddpg.Config(learner=LEARNER, replay_capacity=200)),
-    "apdo": (apdo, apdo.Config(primal=PPO, k_adj=0, off_policy=dual_estimate.Config(learner=LEARNER), **SMALL)),
+    "apdo": (apdo, apdo.Config(primal=PPO, k_adj=0, off_policy=ACTOR, **TRYING)),
 }
 STEPS, ENVIRONMENTS, EPOCHS = 5, 8, 3
 TASK = Reach(costs=2, horizon=STEPS)

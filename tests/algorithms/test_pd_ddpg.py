@@ -10,9 +10,12 @@ import optax
 import pytest
 from jax import random
 
+from apdo import objective
 from apdo.algorithms import pd_ddpg
 from apdo.core import dual, replay
 from apdo.core.data import flatten
+from apdo.core.statistics import Statistics
+from apdo.errors import InvalidInput
 from problems import Reach, problem_of, random_batch, random_buffer
 
 TASK = Reach(costs=2)
@@ -179,19 +182,24 @@ def test_with_an_environment_it_explores_around_its_actor_and_learns_a_simple_ta
 TOTAL = dataclasses.replace(PROBLEM, cost_discount=1.0, truncates=True)
 
 
-def test_a_total_over_truncated_episodes_is_learned_as_the_discounted_cost_of_the_same_rate():
+@pytest.mark.parametrize("units", ["own", "data"])
+def test_a_total_over_truncated_episodes_is_learned_as_the_discounted_cost_of_the_same_rate(buffer, units):
     """With a cost of 1 in every step, the total of T steps meets a limit of T exactly where the discounted one does."""
     total = dataclasses.replace(TOTAL, discount=0.9, horizon=15, limits=(15.0, 3.0))
-    seen, share = pd_ddpg.steady(total)
+    config = dataclasses.replace(CONFIG, units=units)
+    seen, own = pd_ddpg.view(config, total, buffer)
+    assert seen == objective.stationary(total)
     assert seen.cost_discount == 0.9
-    np.testing.assert_allclose(seen.limits[0], sum(0.9**t for t in range(15)), rtol=1e-12)
-    np.testing.assert_allclose(np.divide(seen.limits, share), total.limits, rtol=1e-12)
+    np.testing.assert_allclose(own.limit[0] * own.cost[0], sum(0.9**t for t in range(15)), rtol=1e-5)
+    np.testing.assert_allclose(own.limit * own.total, total.limits, rtol=1e-5)
     for same in (
         dataclasses.replace(total, cost_discount=0.9),
         dataclasses.replace(total, truncates=False),
         dataclasses.replace(total, discount=1.0),
     ):
-        assert pd_ddpg.steady(same) == (same, 1.0)
+        found, units_of = pd_ddpg.view(config, same, buffer)
+        assert found == same
+        assert units_of.share == 1.0
 
 
 def test_the_critics_of_a_total_settle_at_what_an_episode_costs():
@@ -209,3 +217,74 @@ def test_the_critics_of_a_total_settle_at_what_an_episode_costs():
         for n in (3000, 1000)
     ]
     np.testing.assert_allclose(costs, 30.0, rtol=0.1)
+
+
+def test_targets_follow_fast_enough_for_values_to_come_to_rest_in_the_iterations_there_are():
+    """Five times T / τ iterations for T effective steps; never more slowly than asked for, nor faster than at once."""
+    config = dataclasses.replace(CONFIG, units="data", target_rate=0.01)
+    total = dataclasses.replace(PROBLEM, cost_discount=1.0, truncates=False, horizon=100)
+    discounted = dataclasses.replace(total, discount=0.9, cost_discount=0.5)
+    assert pd_ddpg.following(config, total, 20_000) == pytest.approx(5.0 * 100 / 20_000)
+    assert pd_ddpg.following(config, total, 10**6) == 0.01
+    assert pd_ddpg.following(config, total, 10) == 1.0
+    assert pd_ddpg.following(config, discounted, 2_000) == pytest.approx(5.0 * 10.0 / 2_000, rel=1e-3)
+    for appendix, iterations in ((CONFIG, 20), (config, None)):
+        assert pd_ddpg.following(appendix, total, iterations) == appendix.target_rate
+
+
+def test_learners_of_few_iterations_have_their_targets_follow_faster(buffer):
+    """With targets that take all of what is learned at once, both are the same networks."""
+    config = dataclasses.replace(CONFIG, units="data", target_rate=0.001)
+    learner = pd_ddpg.start(config, PROBLEM, random.key(0))
+    for total, at_once in ((10, True), (10**6, False)):
+        after = pd_ddpg.learn(config, PROBLEM, learner, buffer, jnp.asarray(5), total)
+        pairs = zip(jax.tree.leaves(after.learned), jax.tree.leaves(after.target), strict=True)
+        assert all(np.allclose(ours, theirs, atol=1e-7) for ours, theirs in pairs) == at_once
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_an_actor_as_a_policy_is_the_actor_with_the_noise_that_it_was_trained_under(discrete):
+    problem = dataclasses.replace(PROBLEM, discrete_actions=discrete, action_size=3)
+    config = dataclasses.replace(CONFIG, action_noise=0.4, bound=2.0)
+    learned = pd_ddpg.start(config, problem, random.key(0)).learned
+    policy, s = pd_ddpg.as_policy(config, learned), random.normal(random.key(1), (1, 2))
+    draws = jax.vmap(lambda k: policy(s[0]).sample(k))(random.split(random.key(2), 4000))
+    np.testing.assert_allclose(draws.mean(axis=0), learned.mu(s)[0], atol=0.03)
+    if not discrete:
+        np.testing.assert_allclose(policy(s[0]).mode(), learned.mu(s)[0], rtol=1e-6)
+        np.testing.assert_allclose(draws.std(axis=0), 0.4, rtol=0.05)
+
+
+def test_on_normalised_observations_the_buffer_keeps_raw_ones_and_networks_see_them_normalised():
+    """Learning from the raw buffer with statistics is learning from a normalised buffer without."""
+    problem = dataclasses.replace(PROBLEM, normalise=True)
+    batch = random_batch(random.key(1), TASK, 10, 20)
+    batch = dataclasses.replace(batch, observation=5.0 + 3.0 * batch.observation)
+    config = pd_ddpg.Config(learner=CONFIG, replay_capacity=1000, updates=0.5)
+    state = pd_ddpg.init(config, problem, random.key(0))
+    after, _ = pd_ddpg.step(config, problem, state, batch, random.key(2))
+    held = replay.take(after.buffer, jnp.arange(200))
+    np.testing.assert_array_equal(held.observation, flatten(batch).observation)
+
+    statistics = Statistics.of(batch.observation)
+    seen = dataclasses.replace(
+        batch,
+        observation=statistics.normalise(batch.observation),
+        next_observation=statistics.normalise(batch.next_observation),
+    )
+    buffer = replay.insert(pd_ddpg.empty_buffer(problem, 1000), flatten(seen))
+    twin = pd_ddpg.learn(CONFIG, problem, state.learner, buffer, jnp.asarray(100))
+    for ours, theirs in zip(jax.tree.leaves(after.learner.learned), jax.tree.leaves(twin.learned), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+    raw = batch.observation[3, 4]
+    mean = after.learner.learned.mu(statistics.normalise(raw)[None])[0]
+    np.testing.assert_allclose(pd_ddpg.learned_policy(after)(raw).mode(), mean, rtol=1e-5)
+    noisy, memory = pd_ddpg.act(config, after, jnp.zeros(1), raw, random.key(3))
+    np.testing.assert_allclose(noisy, mean + memory, rtol=1e-5, atol=1e-6)
+
+
+def test_rates_that_suit_a_buffer_that_stays_as_it_is_are_refused_for_one_that_grows():
+    config = pd_ddpg.Config(learner=dataclasses.replace(CONFIG, units="data"))
+    with pytest.raises(InvalidInput, match="stays as it is"):
+        pd_ddpg.init(config, PROBLEM, random.key(0))

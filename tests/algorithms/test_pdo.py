@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import cpo, pdo, primal_steps, trpo
+from apdo.algorithms import cpo, on_policy, pdo, primal_steps, trpo
 from apdo.core import critics, dial, dual, policies
+from apdo.errors import InvalidInput
 from problems import Reach, problem_of, random_batch
 
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
+
+
+OWN: dict[str, Any] = SMALL | {"rule": dual.Ascent(), "units": "own", "margin": 0.0}
+"""The paper's dual step, in the problem's own units and against the limit itself."""
 
 
 def priced(config, state, multiplier):
@@ -42,18 +47,49 @@ def discounted_costs(problem, batch):
 
 
 def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
-    config = pdo.Config(dual_step=0.3, **SMALL)
+    config = pdo.Config(dual_step=0.3, **OWN)
     problem, batch, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 2.0), [0.5, 0.7])
     expected = discounted_costs(problem, batch)
     np.testing.assert_allclose(metrics["cost"], expected, rtol=1e-5)
     np.testing.assert_allclose(after.multiplier.value, [0.5, 0.7] + 0.3 * (expected - np.array([1.0, 2.0])), rtol=1e-5)
 
 
-def test_a_multiplier_never_falls_below_zero_and_a_step_of_zero_holds_it():
-    _, _, _, after, _ = one_epoch(pdo.Config(dual_step=5.0, **SMALL), Reach(costs=2), (1e3, 1e3), [0.1, 0.0])
+@pytest.mark.parametrize("initial", [[0.5, 0.7], [40.0, 900.0]])
+def test_in_relative_units_gains_count_shares_of_the_limit_and_prices_of_the_advantages(initial):
+    """I + β u e, and K_P u e on top of it, with u the price or the multiplier, e the share by which C exceeds d."""
+    rule = dual.Pid(proportional=0.5, far=0.0, most=0.0)
+    config = pdo.Config(dual_step=0.3, rule=rule, margin=0.0, **SMALL)
+    problem, batch, before, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 20.0), initial)
+    found = pdo.estimates(config, problem, before.critic, before.multiplier.value, batch)
+    deviation = np.std(np.asarray(found.advantage, np.float64), axis=(0, 1))
+    unit = np.maximum(initial, deviation[0] / deviation[1:])
+    cost, limit = np.asarray(metrics["cost"]), np.asarray([1.0, 20.0])
+    excess = (cost - limit) / np.maximum(cost, limit)
+    assert excess[0] > 0.0 > excess[1]
+    integral = np.maximum(initial + 0.3 * unit * excess, 0.0)
+    np.testing.assert_allclose(after.multiplier.integral, integral, rtol=1e-4, atol=1e-5)
+    expected = np.maximum(integral + 0.5 * unit * excess, 0.0)
+    np.testing.assert_allclose(after.multiplier.value, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(after.units.price(), deviation[0] / deviation[1:], rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [SMALL, OWN], ids=["relative", "own"])
+def test_a_multiplier_never_falls_below_zero_and_a_step_of_zero_holds_it(options):
+    _, _, _, after, _ = one_epoch(pdo.Config(dual_step=5.0, **options), Reach(costs=2), (1e3, 1e3), [0.1, 0.0])
     np.testing.assert_array_equal(after.multiplier.value, [0.0, 0.0])
-    _, _, _, after, _ = one_epoch(pdo.Config(dual_step=0.0, **SMALL), Reach(costs=2), (0.1, 0.1), [0.1, 3.0])
+    _, _, _, after, _ = one_epoch(pdo.Config(dual_step=0.0, **options), Reach(costs=2), (0.1, 0.1), [0.1, 3.0])
     np.testing.assert_array_equal(after.multiplier.value, np.asarray([0.1, 3.0], np.float32))
+
+
+def test_the_dual_step_is_taken_against_the_limit_less_its_margin():
+    options: dict[str, Any] = OWN | {"margin": 1.0}
+    config = pdo.Config(dual_step=0.3, **options)
+    _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 200.0), [5.0, 400.0])
+    cost, error = np.asarray(metrics["cost"]), np.asarray(metrics["cost_error"])
+    enforced = np.asarray([1.0, 200.0]) - np.minimum(error, [0.1, 20.0])
+    assert error[0] > 0.1
+    assert error[1] < 20.0
+    np.testing.assert_allclose(after.multiplier.value, [5.0, 400.0] + 0.3 * (cost - enforced), rtol=1e-5)
 
 
 def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
@@ -61,23 +97,28 @@ def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
     step = primal_steps.Trpo(damping=1e-2)
     config = pdo.Config(primal=step, **SMALL)
     problem, batch, before, after, _ = one_epoch(config, task, (1.0, 1.0), [0.0, 0.0])
-    reward_critic = critics.Critic(jax.tree.map(lambda leaf: leaf[:1], before.critic.networks), before.critic.optimiser)
-    estimates = critics.estimate(
-        reward_critic,
-        batch,
-        batch.reward[..., None],
-        jnp.asarray([problem.discount]),
-        jnp.asarray([0.95]),
-        truncates=problem.truncates,
+    first = jax.tree.map(lambda leaf: leaf[:1], before.critic.networks)
+    reward_critic = dataclasses.replace(
+        before.critic, networks=first, mean=before.critic.mean[:1], scale=before.critic.scale[:1]
     )
-    flat = estimates.advantage.reshape(-1)
-    samples = primal_steps.Samples(
-        batch.observation.reshape(200, -1), batch.action.reshape(200, -1), (flat - flat.mean()) / flat.std()
-    )
+    advantage = on_policy.estimate_one(problem, reward_critic, batch, batch.reward, 0.95).advantage[..., 0]
+    samples = on_policy.samples(problem, batch, (advantage - advantage.mean()) / advantage.std())
     improve = jax.jit(primal_steps.improve, static_argnums=0)
     expected, _, _ = improve(step, before.policy, (), samples, random.key(9))
     for ours, theirs in zip(jax.tree.leaves(after.policy), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=2e-3)
+
+
+def test_a_step_of_an_episode_counts_in_the_gradient_as_it_counts_in_the_sum():
+    """γ^t of a discounted sum, 1 of a total; on average 1."""
+    task = Reach(costs=1)
+    batch = random_batch(random.key(1), task, 10, 20)
+    discounted = dataclasses.replace(problem_of(task, 200), discount=0.5, cost_discount=0.5)
+    weight = on_policy.samples(discounted, batch, batch.reward).weight
+    expected = 0.5 ** np.asarray(batch.step).reshape(-1)
+    np.testing.assert_allclose(weight, expected / expected.mean(), rtol=1e-5)
+    total = dataclasses.replace(discounted, cost_discount=1.0)
+    np.testing.assert_allclose(on_policy.samples(total, batch, batch.reward).weight, np.ones(200), rtol=1e-5)
 
 
 def test_large_multipliers_turn_the_primal_step_against_the_cost():
@@ -109,7 +150,8 @@ def test_large_multipliers_turn_the_primal_step_against_the_cost():
     ],
 )
 def test_every_primal_step_and_value_mode_changes_the_policy_and_stays_finite(primal, values):
-    config = pdo.Config(primal=primal, values=values, **SMALL)
+    options = SMALL if values == "separate" else OWN
+    config = pdo.Config(primal=primal, values=values, **options)
     _, _, before, after, metrics = one_epoch(config, Reach(costs=2), (0.1, 0.1), [0.5, 0.5])
     changed = [
         bool(jnp.any(a != b))
@@ -121,23 +163,25 @@ def test_every_primal_step_and_value_mode_changes_the_policy_and_stays_finite(pr
 
 
 def test_a_combined_value_function_is_fitted_to_reward_less_priced_costs():
+    """r - Σ λ c = 2 - 0.5 · 1 - 2 · 0.25 = 1 at each step, so that the value is what is left of the episode."""
     task = Reach(costs=2)
-    config = pdo.Config(
-        values="combined",
-        trace=1.0,
-        policy=SMALL["policy"],
-        critic=critics.Config(hidden=(8,), passes=200, minibatches=1, rate=0.01),
+    fitting = critics.Config(hidden=(8,), passes=300, minibatches=1, rate=0.01)
+    options: dict[str, Any] = OWN | {"critic": fitting}
+    config = pdo.Config(values="combined", trace=1.0, **options)
+    problem, batch, state, _, _ = one_epoch(config, task, (0.1, 0.1), [0.5, 2.0])
+    constant = dataclasses.replace(
+        batch, reward=jnp.full((10, 20), 2.0), cost=jnp.tile(jnp.asarray([1.0, 0.25]), (10, 20, 1))
     )
-    problem, batch, _, after, _ = one_epoch(config, task, (0.1, 0.1), [0.5, 2.0])
-    constant = type(batch)(
-        **{**vars(batch), "reward": jnp.ones((10, 20)), "cost": jnp.tile(jnp.asarray([1.0, 0.25]), (10, 20, 1))}
-    )
-    state = pdo.init(config, problem, random.key(0))
-    state = priced(config, state, [0.5, 2.0])
     after, _ = jax.jit(pdo.step, static_argnums=(0, 1))(config, problem, state, constant, random.key(2))
-    fitted = critics.values(after.critic, constant.observation.reshape(200, -1))
-    # r - Σ λ c = 1 - 0.5 - 0.5 = 0 at each step, so the value is 0 everywhere
-    assert float(jnp.sqrt(jnp.mean(jnp.square(fitted)))) < 0.1
+    fitted = critics.values(after.critic, constant.observation, constant.step)[..., 0]
+    left = (1.0 - 0.99 ** (5 - np.asarray(constant.step))) / 0.01
+    assert np.ptp(left) > 3.5
+    assert np.sqrt(np.mean((np.asarray(fitted) - left) ** 2)) < 0.2
+
+
+def test_a_combined_value_function_has_no_advantages_of_costs_to_count_gains_in():
+    with pytest.raises(InvalidInput, match="needs units own"):
+        pdo.init(pdo.Config(values="combined", units="relative", **SMALL), problem_of(Reach(), 200), random.key(0))
 
 
 def test_trpo_ignores_the_costs():
@@ -158,7 +202,7 @@ def test_trpo_ignores_the_costs():
 def test_the_dual_step_is_taken_against_the_limit_that_the_dial_enforces():
     """One limit is broken by the first policy, the other kept; only the first is moved."""
     for safety in (0.0, 1.0):
-        config = pdo.Config(dual_step=0.3, safety=safety, **SMALL)
+        config = pdo.Config(dual_step=0.3, safety=safety, **OWN)
         _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 1e3), [5.0, 400.0])
         cost = np.asarray(metrics["cost"])
         enforced = np.asarray([cost[0] if safety == 0.0 else 2.0 - cost[0], 1e3])
@@ -173,13 +217,13 @@ def test_with_the_dial_in_the_middle_the_program_is_the_one_without_a_dial(algor
     problem, batch = problem_of(task, 200, (1.0, 2.0)), random_batch(random.key(1), task, 10, 20)
 
     def program(**options):
-        config = algorithm.Config(**SMALL, **options)
+        config = algorithm.Config(margin=0.0, **SMALL, **options)
         state = algorithm.init(config, problem, random.key(0))
         traced = jax.make_jaxpr(lambda state: algorithm.step(config, problem, state, batch, random.key(2)))(state)
         return re.sub("0x[0-9a-f]+", "", str(traced))
 
     plain, moved = program(safety=0.5, safety_half_life=3.0), program(safety=0.75)
-    monkeypatch.setattr(dial, "enforce", lambda config, state, cost, limit: (None, limit))
+    monkeypatch.setattr(dial, "enforce", lambda config, state, cost, error, limit: (None, limit))
     without = program()
     assert plain == without
     assert moved != without

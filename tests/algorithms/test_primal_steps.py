@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import random
 from jax.flatten_util import ravel_pytree
@@ -18,11 +19,17 @@ def policy():
 
 @pytest.fixture(scope="module")
 def samples(policy):
-    """Actions of the policy itself; the advantage prefers the first entry of the action to follow the observation."""
+    """Actions of the policy itself; the advantage prefers the first entry of the action to follow the observation.
+
+    Some samples count more than others, 1 on average.
+    """
     observation = random.normal(random.key(1), (1000, 3))
     action = jax.vmap(lambda o, k: policy(o).sample(k))(observation, random.split(random.key(2), 1000))
     advantage = -jnp.square(action[:, 0] - observation[:, 0]) + 0.1 * random.normal(random.key(3), (1000,))
-    return primal_steps.Samples(observation, action, (advantage - advantage.mean()) / advantage.std())
+    weight = random.uniform(random.key(5), (1000,), minval=0.2, maxval=2.0)
+    return primal_steps.Samples(
+        observation, action, (advantage - advantage.mean()) / advantage.std(), weight / weight.mean()
+    )
 
 
 def improve(config, policy, samples):
@@ -35,13 +42,14 @@ def test_trpo_stays_within_its_radius_and_improves_the_surrogate(policy, samples
         new, _, metrics = improve(primal_steps.Trpo(radius=radius), policy, samples)
         surrogate = primal_steps.Surrogate.around(policy, samples)
         assert 0.3 * radius < float(surrogate.kl(new)) <= radius
-        assert float(jnp.mean(surrogate.ratio(new) * samples.advantage)) > float(jnp.mean(samples.advantage))
+        weighted = samples.weight * samples.advantage
+        assert float(jnp.mean(surrogate.ratio(new) * weighted)) > float(jnp.mean(weighted))
         assert float(metrics["step_accepted"]) == 1.0
 
 
 def test_trpo_keeps_the_old_policy_when_no_step_is_acceptable(policy, samples):
     """With advantages of zero no step improves anything."""
-    idle = primal_steps.Samples(samples.observation, samples.action, jnp.zeros(1000))
+    idle = primal_steps.Samples(samples.observation, samples.action, jnp.zeros(1000), samples.weight)
     new, _, metrics = improve(primal_steps.Trpo(), policy, idle)
     np.testing.assert_array_equal(ravel_pytree(new)[0], ravel_pytree(policy)[0])
     assert float(metrics["step_accepted"]) == 0.0
@@ -62,7 +70,8 @@ def test_the_natural_step_is_the_dense_solution_scaled_to_the_radius(policy, sam
     config = primal_steps.NaturalGradient(fraction=1.0, iterations=200, damping=1e-3)
     surrogate = primal_steps.Surrogate.around(policy, samples)
     parameters, unravel = ravel_pytree(policy)
-    gradient = jax.grad(lambda p: jnp.mean(surrogate.ratio(unravel(p)) * samples.advantage))(parameters)
+    weighted = samples.weight * samples.advantage
+    gradient = jax.grad(lambda p: jnp.mean(surrogate.ratio(unravel(p)) * weighted))(parameters)
     fisher = jax.hessian(lambda p: surrogate.kl(unravel(p)))(parameters) + config.damping * jnp.eye(parameters.size)
     direction = np.linalg.solve(np.asarray(fisher, np.float64), np.asarray(gradient, np.float64))
     exact = direction * np.sqrt(2 * config.radius / (direction @ np.asarray(fisher) @ direction))
@@ -81,13 +90,12 @@ def test_the_natural_gradient_step_is_taken_whole(policy, samples):
 
 
 def test_the_likelihood_ratio_step_follows_the_score_function_gradient(policy, samples):
-    """Adam's first step is the rate times the sign of the gradient of E[log π · A]."""
+    """Adam's first step is the rate times the sign of the gradient of E[w · log π · A]."""
     new, _, _ = improve(primal_steps.LikelihoodRatio(rate=1e-3), policy, samples)
 
     def score(p):
-        return jnp.mean(
-            jax.vmap(lambda o, a: p(o).log_prob(a))(samples.observation, samples.action) * samples.advantage
-        )
+        log_prob = jax.vmap(lambda o, a: p(o).log_prob(a))(samples.observation, samples.action)
+        return jnp.mean(log_prob * samples.weight * samples.advantage)
 
     gradient = ravel_pytree(jax.grad(score)(policy))[0]
     moved = ravel_pytree(new)[0] - ravel_pytree(policy)[0]
@@ -103,6 +111,60 @@ def test_ppo_improves_the_surrogate_and_its_clip_holds_the_ratios_back(policy, s
         assert float(metrics["surrogate_gain"]) > 0.02
         spread[clip] = float(surrogate.kl(new))
     assert spread[0.1] < 0.7 * spread[100.0]
+
+
+def test_a_sample_of_twice_the_weight_counts_as_two(policy, samples):
+    """The gradient of the surrogate, with weights of 0, 1, 2 and 3, is that of samples repeated so often."""
+    times = np.arange(1000) % 4
+    rows = np.repeat(np.arange(1000), times)
+    weight = jnp.asarray(times / times.mean(), jnp.float32)
+    weighted = primal_steps.Samples(samples.observation, samples.action, samples.advantage, weight)
+    repeated = primal_steps.Samples(
+        samples.observation[rows], samples.action[rows], samples.advantage[rows], jnp.ones(len(rows))
+    )
+    ours, theirs = (
+        ravel_pytree(jax.grad(primal_steps.Surrogate.around(policy, each).gain)(policy))[0]
+        for each in (weighted, repeated)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config", [primal_steps.Trpo(), primal_steps.LikelihoodRatio(), primal_steps.Ppo(minibatches=1)]
+)
+def test_samples_without_weight_do_not_count(config, policy, samples):
+    """Whatever the advantages of half of the samples are: their weight is 0."""
+    half = jnp.arange(1000) % 2 == 0
+    found = []
+    for other in (0.0, 50.0):
+        advantage = jnp.where(half, samples.advantage, other * samples.advantage)
+        quiet = primal_steps.Samples(samples.observation, samples.action, advantage, 2.0 * half.astype(jnp.float32))
+        found.append(ravel_pytree(improve(config, policy, quiet)[0])[0])
+    np.testing.assert_array_equal(*found)
+    assert not np.array_equal(found[0], ravel_pytree(policy)[0])
+
+
+def test_ppo_ends_its_passes_once_the_policy_has_moved_too_far(policy, samples):
+    """Four steps of Adam in each pass: the first is always made, and one that leads too far is the last."""
+
+    def passes(most_kl):
+        config = primal_steps.Ppo(minibatches=4, rate=3e-3, most_kl=most_kl)
+        new, optimiser, metrics = improve(config, policy, samples)
+        steps = int(optax.tree_utils.tree_get(optimiser, "count"))
+        assert float(primal_steps.Surrogate.around(policy, samples).kl(new)) == pytest.approx(
+            float(metrics["kl"]), rel=1e-3
+        )
+        return steps / 4, float(metrics["kl"])
+
+    every, far = passes(0.0)
+    assert every == 10
+    assert passes(1e-9)[0] == 1
+    assert passes(2.0 * far)[0] == 10
+    some, stopped = passes(0.3 * far)
+    assert 1 < some < 10
+    assert stopped > 0.3 * far
+    # Every pass but the last kept within the bound.
+    assert passes(1.001 * stopped)[0] > some
 
 
 def test_the_fisher_matrix_is_estimated_on_the_configured_share_of_the_batch(policy, samples):

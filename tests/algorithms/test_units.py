@@ -4,6 +4,7 @@ Rewards × a, costs and limits × b, with powers of two, give the same policies 
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,10 +16,13 @@ from apdo.core import critics, dual, policies
 from host_environments import Line
 from problems import Reach, run, training_of
 
-SMALL = {"policy": policies.Config(hidden=(8,), bound=2.0), "critic": critics.Config(hidden=(8,), minibatches=2)}
+SMALL: dict[str, Any] = {
+    "policy": policies.Config(hidden=(8,), bound=2.0),
+    "critic": critics.Config(hidden=(8,), minibatches=2),
+}
 LEARNER = dataclasses.replace(dual_estimate.DEPENDABLE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
 OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=2, iterations=100)
-CONFIGS = {
+CONFIGS: dict[str, Any] = {
     "pdo, PID": (pdo, pdo.Config(**SMALL)),
     "pdo, ascent": (pdo, pdo.Config(rule=dual.Ascent(decay=0.5), **SMALL)),
     "pdo, Adam": (pdo, pdo.Config(rule=dual.Adam(), **SMALL)),
@@ -48,7 +52,8 @@ class Counted(Reach):
         return outcome._replace(reward=self.reward_unit * outcome.reward, cost=self.cost_unit * outcome.cost)
 
 
-def trained(algorithm, config, reward, cost):
+def trained(name, reward, cost):
+    algorithm, config = CONFIGS[name]
     task = Counted(costs=2, reward_unit=reward, cost_unit=cost)
     state, history = run(training_of(algorithm, config, task), [3], 5)
     policy = jax.tree.leaves(jax.vmap(algorithm.learned_policy)(state.algorithm))
@@ -57,10 +62,10 @@ def trained(algorithm, config, reward, cost):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_other_units_give_the_same_policies_bit_for_bit_and_multipliers_in_those_units(name):
-    plain, multipliers = trained(*CONFIGS[name], 1.0, 1.0)
+    plain, multipliers = trained(name, 1.0, 1.0)
     assert np.any(multipliers > 0)
     for reward, cost in SCALES:
-        policy, priced = trained(*CONFIGS[name], reward, cost)
+        policy, priced = trained(name, reward, cost)
         for ours, theirs in zip(policy, plain, strict=True):
             np.testing.assert_array_equal(ours, theirs, err_msg=f"rewards × {reward}, costs × {cost}")
         np.testing.assert_array_equal(priced, multipliers * np.float32(reward / cost))
@@ -68,31 +73,30 @@ def test_other_units_give_the_same_policies_bit_for_bit_and_multipliers_in_those
 
 @pytest.mark.parametrize("algorithm", ["pdo", "cpo", "apdo"])
 def test_the_same_holds_with_a_gymnasium_environment_and_normalised_observations(tmp_path, algorithm):
-    def trained(name, reward, cost):
+    options: dict[str, Any] = {"policy.hidden": (8,), "critic.hidden": (8,), "batch": 60, "epochs": 3}
+    if algorithm == "apdo":
+        options |= {"check": False, "k_adj": 1, "off_policy.iterations": 100, "off_policy.learner.actor_hidden": (8,)}
+
+    def learned(name, reward, cost) -> Any:
         return library.train(
             algorithm,
             lambda: Line(reward_unit=reward),
             costs=lambda before, action, after, info: cost * float(after[0] > 0.5),
             limits=0.5 * cost,
-            batch=60,
-            epochs=3,
             max_episode_steps=6,
-            policy__hidden=(8,),
-            critic__hidden=(8,),
             out=tmp_path / name,
             quiet=True,
-            **({"check": False, "k_adj": 1, "off_policy.iterations": 100} if algorithm == "apdo" else {}),
-            **({"off_policy__learner__actor_hidden": (8,)} if algorithm == "apdo" else {}),
+            **options,
         )
 
-    plain, other = trained("plain", 1.0, 1.0), trained("other", 256.0, 2.0**-10)
+    plain, other = learned("plain", 1.0, 1.0), learned("other", 256.0, 2.0**-10)
     for ours, theirs in zip(*(jax.tree.leaves(each.newest.network) for each in (other, plain)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(other.metrics["multiplier"], plain.metrics["multiplier"] * np.float32(2.0**18))
 
 
 def test_in_its_own_units_the_papers_dual_step_is_the_papers():
-    config = pdo.Config(rule=dual.Ascent(), units="own", dual_step=0.1, **SMALL)
+    config = pdo.Config(rule=dual.Ascent(), units="own", dual_step=0.1, margin=0.0, **SMALL)
     _, history = run(training_of(pdo, config, Reach(costs=1)), [0], 3)
     costs, multipliers = (np.asarray([row[name][0, 0] for row in history]) for name in ("cost", "multiplier"))
     np.testing.assert_allclose(multipliers[1], max(0.0, 0.1 * (costs[0] - 0.5)), rtol=1e-5)

@@ -1,17 +1,15 @@
 """Returns and advantages against their definitions, written as plain loops."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.core.advantage import episode_totals, gae, standardise, summarise
+from apdo.core.advantage import episode_totals, gae, standardise
 
 DISCOUNT = np.array([0.99, 0.8, 1.0])
 TRACE = np.array([0.95, 0.0, 1.0])
 GAE = jax.jit(gae)
-SUMMARISE = jax.jit(summarise, static_argnums=(1, 2))
 
 
 def signals(rng, batch):
@@ -141,69 +139,6 @@ def test_episode_totals_equal_a_loop_to_the_end_of_the_episode(random_batch):
                 break
     actual = jax.jit(episode_totals)(jnp.asarray(signal), batch.ended, jnp.asarray(DISCOUNT, dtype=jnp.float32))
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-def complete_episodes(batch):
-    """(environment, first step, last step) of each episode that both starts and ends within the batch."""
-    step, ended = np.asarray(batch.step), np.asarray(batch.ended)
-    found = []
-    for n in range(step.shape[1]):
-        start = None
-        for t in range(step.shape[0]):
-            if step[t, n] == 0:
-                start = t
-            if ended[t, n]:
-                if start is not None:
-                    found.append((n, start, t))
-                start = None
-    return found
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_summary_is_the_mean_over_complete_episodes_with_each_cost_apart(random_batch, seed):
-    discount, cost_discount = 0.9, 0.7
-    batch = random_batch(np.random.default_rng(seed), 21, 6, constraints=3)
-    step, ended = np.asarray(batch.step), np.asarray(batch.ended)
-    assert (step[0] > 0).any(), "no episode is already under way"
-    assert not ended[-1].all(), "no episode is left unfinished"
-    rows = []
-    for n, start, end in complete_episodes(batch):
-        reward = np.asarray(batch.reward, dtype=np.float64)[start : end + 1, n]
-        cost = np.asarray(batch.cost, dtype=np.float64)[start : end + 1, n]
-        time = np.arange(end + 1 - start)
-        constrained = (cost_discount ** time[:, None] * cost).sum(axis=0)
-        rows.append([reward.sum(), (discount**time * reward).sum(), *cost.sum(axis=0), *constrained, len(time)])
-    means = np.mean(rows, axis=0)
-    assert len(np.unique(means)) == len(means), "the quantities must differ for a mix-up to show"
-
-    summary = SUMMARISE(batch, discount, cost_discount)
-    assert float(summary.episodes) == len(rows)
-    np.testing.assert_allclose(summary.undiscounted_return, means[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(summary.discounted_return, means[1], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(summary.undiscounted_cost, means[2:5], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(summary.constrained_cost, means[5:8], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(summary.length, means[8], rtol=1e-5)
-    errors = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
-    np.testing.assert_allclose(summary.cost_error, errors[5:8], rtol=1e-4)
-
-
-def test_episodes_that_do_not_both_start_and_end_in_the_batch_leave_no_trace_in_the_summary(random_batch):
-    batch = random_batch(np.random.default_rng(7), 21, 6)
-    inside = np.zeros(batch.reward.shape, dtype=bool)
-    for n, start, end in complete_episodes(batch):
-        inside[start : end + 1, n] = True
-    assert inside.any()
-    assert not inside.all()
-
-    def summary(outside):
-        reward = np.where(inside, batch.reward, np.float32(outside))
-        cost = np.where(inside[..., None], batch.cost, np.float32(outside))
-        moved = eqx.tree_at(lambda b: (b.reward, b.cost), batch, (jnp.asarray(reward), jnp.asarray(cost)))
-        return SUMMARISE(moved, 0.9, 0.7)
-
-    calm, disturbed = summary(0.0), summary(1e3)
-    for one, other in zip(jax.tree.leaves(calm), jax.tree.leaves(disturbed), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_standardised_advantages_have_mean_zero_and_variance_one_and_keep_their_order():

@@ -11,14 +11,19 @@ from apdo.core import dial
 LIMIT = np.asarray([0.2, 3.0, -1.0], np.float32)
 COSTS = np.asarray([[0.7, 1.0, 4.0], [0.1, 9.0, 9.0], [0.5, 0.5, 0.5]], np.float32)
 POSITIONS = (0.0, 0.25, 0.4, 0.6, 0.75, 1.0)
+ERROR = np.asarray([0.015, 0.2, 5.0], np.float32)
 
 
-def path(safety, half_life=5.0, epochs=12, costs=COSTS):
+def enforce(config, state, cost, error=ERROR, limit=LIMIT):
+    return dial.enforce(config, state, *(jnp.asarray(each) for each in (cost, error, limit)))
+
+
+def path(safety, half_life=5.0, epochs=12, costs=COSTS, margin=0.0):
     """d_k of each epoch, while the costs go round."""
-    config = dial.Config(safety=safety, safety_half_life=half_life)
+    config = dial.Config(safety=safety, safety_half_life=half_life, margin=margin)
     state, limits = dial.start(config, LIMIT.size), []
     for epoch in range(epochs):
-        state, limit = dial.enforce(config, state, jnp.asarray(costs[epoch % len(costs)]), jnp.asarray(LIMIT))
+        state, limit = enforce(config, state, costs[epoch % len(costs)])
         limits.append(np.asarray(limit))
     return np.stack(limits)
 
@@ -52,15 +57,15 @@ def test_what_the_dial_changes_halves_in_its_half_life_and_is_gone_in_the_end():
     np.testing.assert_allclose(change[4::4] / change[:-4:4], 0.5, rtol=1e-5)
     state = dial.Dial(first=jnp.asarray(COSTS[0]), epoch=jnp.asarray(2000))
     for safety in (0.0, 1.0):
-        _, limit = dial.enforce(dial.Config(safety=safety), state, jnp.asarray(COSTS[1]), jnp.asarray(LIMIT))
+        _, limit = enforce(dial.Config(safety=safety, margin=0.0), state, COSTS[1])
         np.testing.assert_array_equal(limit, LIMIT)
 
 
 def test_in_the_middle_there_is_nothing_to_remember_and_the_limit_is_handed_through():
-    config = dial.Config()
+    config = dial.Config(margin=0.0)
     limit = jnp.asarray(LIMIT)
     assert dial.start(config, 3) is None
-    state, found = dial.enforce(config, None, jnp.asarray(COSTS[0]), limit)
+    state, found = dial.enforce(config, None, jnp.asarray(COSTS[0]), jnp.asarray(ERROR), limit)
     assert state is None
     assert found is limit
     assert dial.measure(None, limit) == {}
@@ -68,7 +73,7 @@ def test_in_the_middle_there_is_nothing_to_remember_and_the_limit_is_handed_thro
 
 def test_the_dial_says_which_limit_was_enforced_where_it_moves_one():
     config = dataclasses.replace(dial.Config(), safety=0.75)
-    state, limit = dial.enforce(config, dial.start(config, 3), jnp.asarray(COSTS[0]), jnp.asarray(LIMIT))
+    state, limit = enforce(config, dial.start(config, 3), COSTS[0])
     assert dial.measure(state, limit) == {"enforced_limit": limit}
 
 
@@ -78,3 +83,21 @@ def test_what_the_dial_takes_off_the_total_is_a_geometric_series(safety):
     taken = np.sum(LIMIT.astype(np.float64) - path(safety, half_life=5.0, epochs=200), axis=0)
     expected = (2 * safety - 1) * np.maximum(COSTS[0] - LIMIT, 0.0) / (1 - 2 ** (-1 / 5.0))
     np.testing.assert_allclose(taken, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("margin", [0.5, 1.0, 2.0])
+def test_the_margin_is_so_many_standard_errors_below_the_limit_and_at_most_a_tenth_of_it(margin):
+    _, limit = enforce(dial.Config(margin=margin), None, COSTS[0])
+    np.testing.assert_allclose(limit, LIMIT - np.minimum(margin * ERROR, np.abs(LIMIT) / 10.0), rtol=1e-6)
+
+
+def test_a_limit_of_zero_and_a_batch_without_error_have_no_margin():
+    config = dial.Config(margin=1.0)
+    np.testing.assert_array_equal(enforce(config, None, COSTS[0], limit=np.zeros(3, np.float32))[1], np.zeros(3))
+    np.testing.assert_array_equal(enforce(config, None, COSTS[0], error=np.zeros(3, np.float32))[1], LIMIT)
+
+
+@pytest.mark.parametrize("safety", POSITIONS)
+def test_the_dial_moves_the_limit_less_its_margin_by_as_much_as_the_limit_itself(safety):
+    below = LIMIT - enforce(dial.Config(margin=1.0), None, COSTS[0])[1]
+    np.testing.assert_allclose(path(safety, margin=1.0), path(safety) - np.asarray(below), rtol=1e-5, atol=1e-6)

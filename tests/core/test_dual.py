@@ -1,5 +1,7 @@
 """Multiplier rules: each with its law."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -18,19 +20,24 @@ def begun(config, multiplier):
 
 def rise(multiplier, cost, limit, step, config=None):
     config = config or dual.Ascent()
-    return np.asarray(dual.update(config, begun(config, multiplier), vector(cost), vector(limit), step).value)
+    return np.asarray(dual.update(config, begun(config, multiplier), vector(cost) - vector(limit), step).value)
 
 
-def follow(config, multiplier, costs, limit, step):
+def follow(config, multiplier, costs, limit, step, unit: Any = 1.0, natural: Any = 1.0):
     """The multipliers after each of a sequence of costs."""
     state, path = begun(config, multiplier), []
     for cost in costs:
-        state = dual.update(config, state, vector(cost), vector(limit), step)
+        state = dual.update(config, state, vector(cost) - vector(limit), step, unit, natural)
         path.append(np.asarray(state.value))
     return np.stack(path)
 
 
-RULES = [dual.Ascent(), dual.Ascent(decay=0.5), dual.Pid(proportional=0.5, derivative=0.3), dual.Adam()]
+RULES = [
+    dual.Ascent(),
+    dual.Ascent(decay=0.5),
+    dual.Pid(proportional=0.5, far=1.0, derivative=0.3, most=0.0),
+    dual.Adam(),
+]
 
 
 def test_ascent_equals_its_formula_entry_by_entry():
@@ -97,7 +104,7 @@ def test_where_nothing_is_projected_all_excess_ever_seen_is_in_the_integral(rule
     costs = np.random.default_rng(2).uniform(0.8, 2.0, size=(50, 1))
     state = begun(rule, [3.0])
     for cost in costs:
-        state = dual.update(rule, state, vector(cost), vector([1.0]), 0.2)
+        state = dual.update(rule, state, vector(cost) - 1.0, 0.2)
     assert float(state.integral[0]) == pytest.approx(3.0 + 0.2 * np.sum(costs - 1.0), rel=1e-5)
 
 
@@ -106,13 +113,15 @@ def test_decaying_steps_add_up_to_their_series():
     np.testing.assert_allclose(path, np.cumsum(0.5 * 2.0 / np.arange(1, 7)), rtol=1e-6)
 
 
-def test_pid_equals_its_formula_and_forgets_the_passing_terms():
+@pytest.mark.parametrize("far", [0.0, 2.0])
+def test_pid_equals_its_formula_and_forgets_the_passing_terms(far):
     costs, limit, beta, kp, kd = np.array([2.0, 3.0, 1.5, 1.0, 0.2]), 1.0, 0.1, 0.4, 0.25
-    path = follow(dual.Pid(proportional=kp, derivative=kd), [0.3], costs[:, None], [limit], beta)[:, 0]
+    path = follow(dual.Pid(proportional=kp, far=far, derivative=kd), [0.3], costs[:, None], [limit], beta)[:, 0]
     integral, before = 0.3, costs[0]
     for cost, found in zip(costs, path, strict=True):
         integral = max(0.0, integral + beta * (cost - limit))
-        expected = max(0.0, integral + kp * (cost - limit) + kd * max(cost - before, 0.0))
+        excess = cost - limit
+        expected = max(0.0, integral + kp * (excess + far * excess * abs(excess)) + kd * max(cost - before, 0.0))
         assert found == pytest.approx(expected, rel=1e-5)
         before = cost
 
@@ -142,28 +151,154 @@ def test_damping_settles_what_plain_ascent_keeps_swinging():
         state, cost = begun(rule, [0.0]), 2.0
         path = []
         for _ in range(400):
-            state = dual.update(rule, state, vector([cost]), vector([1.0]), 0.02)
+            state = dual.update(rule, state, vector([cost - 1.0]), 0.02)
             cost = float(np.clip(cost - 0.05 * np.tanh(20.0 * (float(state.value[0]) - 0.5)), 0.0, 2.0))
             path.append(float(state.value[0]))
         return np.ptp(path[-100:])
 
     assert last_swing(dual.Ascent()) > 0.1
-    assert last_swing(dual.Pid(proportional=0.2)) < 0.01
+    assert last_swing(dual.Pid(proportional=0.2, far=0.0)) < 0.01
 
 
 def test_a_jump_moves_the_multipliers_and_keeps_what_the_rule_remembers():
     rule = dual.Pid(proportional=0.5)
-    state = dual.update(rule, begun(rule, [0.0]), vector([2.0]), vector([1.0]), 0.1)
+    state = dual.update(rule, begun(rule, [0.0]), vector([1.5]), 0.1)
     jumped = dual.jump(state, vector([7.0]))
     assert float(jumped.value[0]) == float(jumped.integral[0]) == 7.0
-    assert float(jumped.cost[0]) == 2.0
+    assert float(jumped.excess[0]) == 1.5
     assert int(jumped.updates) == 1
 
 
 def test_the_proportional_term_goes_no_further_than_its_reach():
     """Costs 0.1 and 5 above the limit at a gain of 2: the first adds 0.2, the second its reach of 0.5."""
-    rule = dual.Pid(proportional=2.0, reach=0.5)
+    rule = dual.Pid(proportional=2.0, far=0.0, reach=0.5)
     near = follow(rule, [1.0], np.array([[0.1], [0.1]]), [0.0], 0.0)[:, 0]
     far = follow(rule, [1.0], np.array([[5.0], [5.0]]), [0.0], 0.0)[:, 0]
     below = follow(rule, [1.0], np.array([[-5.0], [-5.0]]), [0.0], 0.0)[:, 0]
     np.testing.assert_allclose([near[-1], far[-1], below[-1]], [1.2, 1.5, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_moves_are_counted_in_the_unit(rule):
+    """In units of u, multipliers are u times those in units of 1, entry by entry."""
+    costs, limit, unit = np.random.default_rng(3).uniform(0, 2, size=(20, 2)), [0.7, 1.9], np.asarray([8.0, 0.25])
+    plain = follow(rule, [0.5, 0.75], costs, limit, 0.3)
+    assert plain.min() == 0.0 < plain.max()
+    found = follow(rule, unit * [0.5, 0.75], costs, limit, 0.3, vector(unit))
+    np.testing.assert_array_equal(found, plain * unit.astype(np.float32))
+
+
+@pytest.mark.parametrize("rule", [bounded for bounded, _ in BOUNDED])
+def test_an_upper_bound_is_counted_in_natural_units_whatever_a_multiplier_moves_in(rule):
+    natural = np.asarray([3.0, 0.5])
+    for unit in (1.0, vector([7.0, 0.1])):
+        path = follow(rule, [0.0, 0.0], [[5.0, 5.0]] * 500, [1.0, 1.0], 0.5, unit, vector(natural))
+        np.testing.assert_array_equal(path[-1], 2.0 * natural.astype(np.float32))
+
+
+def test_pid_goes_no_further_than_its_bound_also_in_its_integral_so_that_it_comes_back_at_once():
+    rule, natural = dual.Pid(proportional=1.0, most=20.0), vector([0.1])
+    state = begun(rule, [0.0])
+    for _ in range(50):
+        state = dual.update(rule, state, vector([1.0]), 0.5, vector([1.0]), natural)
+    np.testing.assert_allclose([state.value[0], state.integral[0]], 2.0, rtol=1e-6)
+    state = dual.update(rule, state, vector([-1.0]), 0.5, vector([1.0]), natural)
+    np.testing.assert_allclose(state.integral, [1.5], rtol=1e-6)
+
+
+def seen(advantages, costs):
+    """Relative units after batches with these advantages, and these costs."""
+    units = dual.Relative.start(len(costs[0]))
+    for advantage, cost in zip(advantages, costs, strict=True):
+        units = units.observe(vector(advantage), vector(cost))
+    return units
+
+
+def advantages_of(rng, batches, deviations):
+    return [rng.normal(size=(6, 5, len(deviations))) * deviations + 1.0 for _ in range(batches)]
+
+
+def test_an_excess_is_relative_to_the_limit_or_the_cost_whichever_is_larger_and_stays_within_one():
+    units = dual.Relative.start(5)
+    cost, limit = [3.0, 0.0, 0.5, 100.0, -4.0], [2.0, 2.0, 0.0, 1.0, -2.0]
+    np.testing.assert_allclose(units.excess(vector(cost), vector(limit)), [1 / 3, -1.0, 1.0, 0.99, -0.5], rtol=1e-6)
+    rng = np.random.default_rng(0)
+    cost, limit = rng.normal(size=(2, 200, 5)) * 10.0 ** rng.integers(-6, 6, (2, 200, 5))
+    found = np.stack([units.excess(vector(c), vector(d)) for c, d in zip(cost, limit, strict=True)])
+    assert np.abs(found).max() <= 1.0
+    np.testing.assert_array_equal(np.sign(found), np.sign(cost - limit))
+
+
+def test_where_cost_and_limit_are_both_small_an_excess_is_relative_to_a_tenth_of_the_largest_cost_so_far():
+    """A limit of 0 is approached in ever smaller steps, and not in steps of 1 up to the last one."""
+    units = seen([np.ones((2, 2, 2))] * 3, [[1.0], [50.0], [2.0]])
+    cost, zero = np.asarray([50.0, 5.0, 0.5, 0.0]), vector([0.0])
+    found = [float(units.excess(vector([c]), zero)[0]) for c in cost]
+    np.testing.assert_allclose(found, [1.0, 1.0, 0.1, 0.0], rtol=1e-6)
+    assert float(dual.Relative.start(1).excess(zero, zero)[0]) == 0.0
+
+
+def test_a_price_is_the_ratio_of_the_advantages_deviations_over_all_batches():
+    rng = np.random.default_rng(1)
+    advantages = advantages_of(rng, 4, [3.0, 0.5, 20.0])
+    units = seen(advantages, [[1.0, 1.0]] * 4)
+    variance = np.mean([a.reshape(-1, 3).var(axis=0) for a in advantages], axis=0)
+    np.testing.assert_allclose(units.price(), np.sqrt(variance[0] / variance[1:]), rtol=1e-5)
+
+
+def test_among_many_batches_the_newest_counts_a_tenth():
+    units = seen([np.asarray([[-1.0, -1.0], [1.0, 1.0]])[None]] * 100, [[1.0]] * 100)
+    units = units.observe(vector([[[-2.0, -3.0], [2.0, 3.0]]]), vector([1.0]))
+    np.testing.assert_allclose(units.price(), [np.sqrt((0.9 + 0.1 * 4) / (0.9 + 0.1 * 9))], rtol=1e-5)
+
+
+def test_a_multiplier_moves_by_its_price_while_it_is_small_and_by_shares_of_itself_above():
+    units = seen(advantages_of(np.random.default_rng(2), 1, [3.0, 1.0]), [[1.0]])
+    price = float(units.price()[0])
+    found = [float(units.unit(vector([factor * price]))[0]) for factor in (0.0, 0.5, 1.0, 4.0)]
+    np.testing.assert_allclose(found, price * np.asarray([1.0, 1.0, 1.0, 4.0]), rtol=1e-6)
+
+
+def test_a_cost_that_never_varied_has_no_price_and_its_multiplier_does_not_move():
+    advantage = np.random.default_rng(4).normal(size=(4, 3, 3)) * [1.0, 0.0, 1.0]
+    units = seen([advantage], [[1.0, 1.0]])
+    assert float(units.price()[0]) == float(units.unit(vector([5.0, 5.0]))[0]) == 0.0
+    assert float(units.price()[1]) > 0.0
+    rule = dual.Pid(proportional=1.0)
+    state = dual.update(rule, begun(rule, [0.0, 0.0]), vector([1.0, 1.0]), 0.5, units.unit(vector([0.0, 0.0])))
+    assert float(state.value[0]) == 0.0 < float(state.value[1])
+
+
+def test_where_no_reward_varied_a_multiplier_still_moves():
+    units = seen([np.random.default_rng(5).normal(size=(4, 3, 2)) * [0.0, 2.0]], [[1.0]])
+    assert 0.0 < float(units.price()[0]) < np.inf
+
+
+def test_after_a_jump_the_estimate_is_the_unit_and_an_estimate_of_zero_leaves_it_as_it_was():
+    units = seen(advantages_of(np.random.default_rng(6), 2, [3.0, 1.0, 2.0]), [[1.0, 1.0]] * 2)
+    jumped = units.jump(vector([7.0, 0.0]))
+    np.testing.assert_allclose(jumped.price(), [7.0, float(units.price()[1])], rtol=1e-6)
+    assert float(jumped.unit(vector([1.0, 0.0]))[0]) == 7.0
+    later = jumped.observe(vector(advantages_of(np.random.default_rng(7), 1, [9.0, 1.0, 2.0])[0]), vector([1.0, 1.0]))
+    assert float(later.price()[0]) == 7.0
+
+
+@pytest.mark.parametrize("rule", [dual.Ascent(decay=0.5), dual.Pid(proportional=0.6, derivative=0.2), dual.Adam()])
+@pytest.mark.parametrize(("reward", "cost"), [(1024.0, 1.0), (1.0, 2.0**-12), (0.125, 32.0)])
+def test_other_units_of_reward_and_cost_change_nothing_but_the_units_of_the_multipliers(rule, reward, cost):
+    """Rewards times a, costs and limits times b, powers of two: every multiplier is a/b times as large, bit for bit."""
+
+    def path(a, b):
+        rng = np.random.default_rng(8)
+        units, state, found = dual.Relative.start(2), begun(rule, [0.0, 0.0]), []
+        for _ in range(12):
+            advantage, costs = rng.normal(size=(6, 5, 3)) * [2.0 * a, b, 9.0 * b], rng.uniform(0.0, 3.0, 2) * b
+            units = units.observe(vector(advantage), vector(costs))
+            excess = units.excess(vector(costs), vector([1.0 * b, 1.5 * b]))
+            state = dual.update(rule, state, excess, 0.5, units.unit(state.integral), units.price())
+            found.append(np.asarray(state.value))
+        return np.stack(found)
+
+    plain = path(1.0, 1.0)
+    assert plain.min() == 0.0 < plain.max()
+    np.testing.assert_array_equal(path(reward, cost), plain * np.float32(reward / cost))

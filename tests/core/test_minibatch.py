@@ -78,3 +78,30 @@ def test_the_report_is_the_mean_over_the_last_pass_alone_and_rows_keep_their_dat
     np.testing.assert_allclose(report["row"], last[:, 0].mean())
     np.testing.assert_allclose(report["data"][0], last.mean(axis=0))
     np.testing.assert_allclose(report["data"][1], np.stack([10 * last, -last], axis=-1).mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("most", "made"), [(0, 1), (3, 1), (4, 2), (11, 3), (100, 5)])
+def test_passes_end_after_the_first_one_that_is_told_to_be_enough(most, made):
+    """Four calls in each pass, of five at most; whether to go on is asked after every pass, and the first is made."""
+    calls, report = sweep(
+        lambda count, rows: (count + 1, {"call": count.astype(jnp.float32)}),
+        jnp.asarray(0),
+        jnp.arange(24),
+        jax.random.key(0),
+        size=6,
+        passes=5,
+        going=lambda count: count <= most,
+    )
+    assert int(calls) == 4 * made
+    assert float(report["call"]) == 4 * (made - 1) + 1.5
+
+
+def test_passes_that_never_end_early_are_those_of_a_sweep_that_does_not_ask():
+    def descend(carry, rows):
+        return jnp.sin(1.3 * carry + rows.sum()), rows
+
+    data, key = jnp.arange(24.0), jax.random.key(1)
+    asked, told = sweep(descend, jnp.asarray(0.5), data, key, size=5, passes=4, going=lambda _: jnp.asarray(True))
+    plain, same = sweep(descend, jnp.asarray(0.5), data, key, size=5, passes=4)
+    np.testing.assert_allclose(asked, plain, rtol=1e-6)
+    np.testing.assert_allclose(told, same, rtol=1e-6)

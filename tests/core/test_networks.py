@@ -118,3 +118,27 @@ def test_bounds_follow_each_layers_own_fan_in_and_fan_out():
     for weight, bound in zip(network.weights, (np.sqrt(6 / 202), np.sqrt(6 / 203)), strict=True):
         assert 0.95 * bound < np.abs(np.asarray(weight)).max() <= bound * (1 + 1e-6)
     assert [bias.shape for bias in network.biases] == [(200,), (3,)]
+
+
+@pytest.mark.parametrize("count", [(), (3,)])
+@pytest.mark.parametrize("hidden", [(), (5,), (6, 4)])
+def test_a_rebased_network_is_the_same_function_of_the_inputs_before(hidden, count):
+    """What was x is now scale · x + shift in the first entries; the others, a clock say, are as they were."""
+    rng = np.random.default_rng(7)
+    network = random_network(rng, (4, *hidden, 2), count=count)
+    scale, shift = rng.uniform(0.2, 5.0, 3), rng.normal(size=3)
+    now = rng.normal(size=(9, 4))
+    before = now.copy()
+    before[:, :3] = scale * now[:, :3] + shift
+    moved = networks.rebase(network, jnp.asarray(scale, jnp.float32), jnp.asarray(shift, jnp.float32))
+    answer = networks.apply_stack if count else apply
+    expected = answer(network, jnp.asarray(before, jnp.float32))
+    np.testing.assert_allclose(answer(moved, jnp.asarray(now, jnp.float32)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(moved.weights[0][..., 3, :], network.weights[0][..., 3, :])
+
+
+def test_rebasing_by_nothing_changes_no_bit():
+    network = random_network(np.random.default_rng(8), (3, 5, 2))
+    same = networks.rebase(network, jnp.ones(3), jnp.zeros(3))
+    for ours, theirs in zip(jax.tree.leaves(same), jax.tree.leaves(network), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -46,3 +46,22 @@ def test_an_entry_that_never_changes_is_shifted_and_not_blown_up(value):
 def test_outliers_are_clipped():
     statistics = Statistics.of(jnp.asarray([[-1.0], [1.0]]))
     assert float(statistics.normalise(jnp.asarray([1e9]))[0]) == CLIP
+
+
+def test_what_older_statistics_make_of_an_observation_follows_from_what_newer_ones_make_of_it():
+    rng = np.random.default_rng(3)
+    samples = jnp.asarray(rng.normal([5.0, -100.0, 2.0], [2.0, 30.0, 0.0], size=(50, 3)), jnp.float32)
+    old = Statistics.of(samples[:20])
+    new = old.merge(Statistics.of(3.0 * samples[20:] + 1.0))
+    scale, shift = old.seen_from(new)
+    expected = old.normalise(samples)
+    assert np.abs(expected).max() < CLIP
+    np.testing.assert_allclose(scale[None] * new.normalise(samples) + shift[None], expected, rtol=1e-4, atol=1e-4)
+    assert np.all(np.abs(scale - 1.0) > 0.1, where=[True, True, False])
+
+
+def test_as_long_as_there_were_no_samples_an_observation_was_seen_as_it_is():
+    samples = jnp.asarray(np.random.default_rng(4).normal([5.0, -3.0], [2.0, 0.5], size=(20, 2)), jnp.float32)
+    new = Statistics.of(samples)
+    scale, shift = Statistics.empty(2).seen_from(new)
+    np.testing.assert_allclose(scale[None] * new.normalise(samples) + shift[None], samples, rtol=1e-5, atol=1e-5)

@@ -84,6 +84,7 @@ def test_a_run_from_the_command_line_goes_on_after_an_interruption_with_the_same
     cli.main(["resume", str(broken), "--quiet"])
     assert_same(metrics_of(whole), metrics_of(broken))
     description = runs.read_description(whole)
+    assert description["best"] == runs.read_description(broken)["best"] != []
     assert description["problem"]["cost_names"] == ["abs(obs[2]) > 4", "action[0] ** 2"]
     assert description["config"]["settings"]["constrain"] == "total"
     assert description["config"]["settings"]["normalise"] is True

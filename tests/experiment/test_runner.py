@@ -139,6 +139,25 @@ def test_evaluation_is_on_fresh_episodes_and_its_interval_covers_what_training_s
     assert other.undiscounted_return.low < found.undiscounted_return.high
 
 
+def test_what_a_batch_really_has_is_said_at_the_start(tmp_path, capsys):
+    apdo.train("pdo", "point-gather", out=tmp_path / "run", epochs=1, batch=100, environments=4, policy__hidden=(8,))
+    assert (
+        "120 samples in each epoch instead of 100, for whole episodes of 15 steps: 4 environments of 30 steps\n"
+        in capsys.readouterr().out
+    )
+
+
+def test_a_policy_whose_batches_are_noisy_is_the_newest_and_says_why(tmp_path):
+    sizes = {"replay_capacity": 100, "learner.minibatch": 8}
+    experiment = settings.specify("pd-ddpg", "point-gather", {"epochs": 1, "batch": 30} | sizes)
+    result = runner.run(experiment, tmp_path / "run", quiet=True)
+    assert result.best == []
+    assert "best" not in runs.read_description(result.path)
+    assert repr(result.policy) == (
+        "<Policy: the newest policy, after 1 epoch; batches drawn with noise say nothing of which is best>"
+    )
+
+
 def test_an_existing_folder_is_refused_and_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "precious").write_text("mine")

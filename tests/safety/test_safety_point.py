@@ -69,12 +69,13 @@ def test_every_step_of_the_original_is_ours(task, double_precision):
         if isinstance(task, sp.PointGoal1) and np.abs(record.place(original, "vase0") - vase).max() > 1e-7:
             continue
         outcome = step(before, jnp.asarray(action), jax.random.key(t))
-        after = getattr(outcome.state, "robot", outcome.state)
-        wanted = here(record, task, original, np.clip(action, -1.0, 1.0))
-        np.testing.assert_allclose(after.position, getattr(wanted, "robot", wanted).position, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(after.velocity, getattr(wanted, "robot", wanted).velocity, rtol=0, atol=1e-10)
+        after, there = getattr(outcome.state, "robot", outcome.state), record.state(original)
+        np.testing.assert_allclose(after.position, there[:2], rtol=0, atol=1e-10)
+        np.testing.assert_allclose(after.velocity, there[3:5], rtol=0, atol=1e-10)
+        assert float(after.spin) == pytest.approx(there[5], abs=1e-9)
         assert float(outcome.reward) == pytest.approx(reward, abs=1e-10)
         assert outcome.cost.tolist() == [cost]
-        np.testing.assert_allclose(observe(wanted), observation, rtol=0, atol=1e-9)
+        seen = observe(here(record, task, original, np.clip(action, -1.0, 1.0)))
+        np.testing.assert_allclose(seen, observation, rtol=0, atol=1e-9)
         compared += 1
     assert compared > 300

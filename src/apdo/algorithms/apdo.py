@@ -132,7 +132,8 @@ def _epochs(config: Config) -> tuple[int, ...]:
     """The epochs after which an adjustment is tried, until one is made."""
     if config.k_adj == k_adj.AUTO:
         return k_adj.CHECKS[config.adjust]
-    tries = 1 + RETRIES if config.check else 1
+    # One that is repeated anyway need not be tried again.
+    tries = 1 + RETRIES if config.check and not config.again_every else 1
     return tuple((config.k_adj + 1) * 2**i - 1 for i in range(tries))
 
 

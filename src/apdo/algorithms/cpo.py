@@ -7,22 +7,25 @@ sampled surrogates. Where the safety dial is not in the middle (`core.dial`), th
 Units: g and b_i are the gradients of the sums of one episode, R(π) and C_i(π), as `objective` has them, so that c + bᵀx
 compares like with like, and ν comes out in reward per cost.
 
-**Noise.** A batch of 20 episodes knows thousands of entries of b badly: most of bᵀH⁻¹b is then noise, which a step along
-H⁻¹b is sure to please. Such a step promises to remove any excess and removes nothing. So (both are ours, and off in
-`--preset paper`):
+**Noise.** A batch of 20 episodes knows thousands of entries of b badly: most of bᵀH⁻¹b is then noise, which a step
+along H⁻¹b is sure to please. Such a step promises to remove any excess and removes nothing. So (both are ours, and off
+in `--preset paper`):
 
     belief    the batch's episodes are cut in two halves, whose errors are independent. What a move along the one's
               H⁻¹b does to the cost is read off the other: b_AᵀH⁻¹b_B has the signal and none of the noise. Lengths
               of moves, in KL, are those of the whole batch.
-    history   g and b are averaged over epochs, half by half, an epoch's share falling by a factor in each. A policy
-              moves little in one step, and so does its gradient.
+    history   g and b are averaged over epochs, half by half: v ← (1 - w) v_new + w v. A policy moves little in one
+              step, and so may its gradient. How little shows: with n² the noise of the new one, a quarter of the
+              halves' squared distance, and D the squared distance of the new one from the average, both in H⁻¹,
+              the average is off by D - n², and w = n² / D, at most `history`.
 
 With v_0 = g and v_i = b_i of the whole batch, a move is x = Σ_j a_j H⁻¹v_j. In a, the trust region is aᵀGa/2 ≤ δ with
-G_jk = v_jᵀH⁻¹v_k, and the effect on the sum k is (Γa)_k with Γ_jk the same product across the halves: CPO's problem again,
-of 1 + m dimensions. Where there is no noise Γ = G, and it is CPO's own.
+G_jk = v_jᵀH⁻¹v_k, and the effect on the sum k is (Γa)_k with Γ_jk the same product across the halves: CPO's problem
+again, of 1 + m dimensions. Where there is no noise Γ = G, and it is CPO's own.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -57,10 +60,7 @@ class Config(dial.Config):
     cost_trace: float = option(0.95, "λ of generalised advantage estimation, costs", OURS, within=(0.0, 1.0))
     doubt: bool = option(True, "whether a step is believed only as far as the batch's two halves agree on it", OURS)
     history: float = option(
-        0.9,
-        "factor by which an epoch's gradients count less in each later one; 0: only the newest",
-        OURS,
-        within=(0.0, 1.0),
+        0.9, "the most that the gradients of the epochs before count; 0: nothing", OURS, within=(0.0, 1.0)
     )
 
 
@@ -72,9 +72,7 @@ class State(eqx.Module):
     dial: dial.Dial | None
     statistics: Statistics | None
     gradients: Float[Array, "H K P"]
-    """Of the sums of one episode, by half of the episodes, added up over the epochs with falling weights."""
-    weight: Float[Array, ""]
-    """The sum of those weights."""
+    """Of the sums of one episode, by half of the episodes, averaged over the epochs."""
     predicted: Float[Array, " M"]
     """C(π_k), as the step to π_k predicted it."""
     epoch: Int[Array, ""]
@@ -91,7 +89,6 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         dial=dial.start(config, problem.constraints),
         statistics=on_policy.fresh_statistics(problem),
         gradients=jnp.zeros((2 if config.doubt else 1, signals, ravel_pytree(policy)[0].shape[0])),
-        weight=jnp.zeros(()),
         predicted=jnp.zeros(problem.constraints),
         epoch=jnp.asarray(0),
     )
@@ -102,14 +99,18 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: advantages, the constrained step, value fit."""
     statistics, seen = on_policy.observe(state.statistics, batch)
-    policy, critic = (on_policy.rebase(part, state.statistics, statistics) for part in (state.policy, state.critic))
+    policy = on_policy.rebase(state.policy, state.statistics, statistics)
+    critic = on_policy.rebase(state.critic, state.statistics, statistics)
     estimates = on_policy.estimate(problem, critic, seen, config.trace, config.cost_trace)
     measured = on_policy.measure(problem, batch)
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
     around = Around.of(problem, policy, seen, estimates.advantage)
-    gradients = around.gradients(state.gradients.shape[0]) + config.history * state.gradients
-    weight = 1.0 + config.history * state.weight
-    policy, change, metrics = improve(config.search, around, gradients / weight, measured["cost"] - limit)
+    most = jnp.where(state.epoch == 0, 0.0, config.history if config.doubt else 0.0)
+    fresh = around.gradients(state.gradients.shape[0])
+    solve = solver(config.search, around)
+    gradients, solved, kept = averaged(fresh, solve(fresh), state.gradients, solve(state.gradients), most)
+    policy, change, metrics = improve(config.search, around, gradients, solved, measured["cost"] - limit)
+    metrics["history"] = kept[1:]
     critic, error = on_policy.fit(config.critic, critic, key, seen, estimates)
     predicted = jnp.where(state.epoch == 0, measured["cost"], state.predicted)
     metrics |= measured | dial.measure(turned, limit) | {"value_error": error, "predicted_cost": predicted}
@@ -119,7 +120,6 @@ def step(
         dial=turned,
         statistics=statistics,
         gradients=gradients,
-        weight=weight,
         predicted=measured["cost"] + change,
         epoch=state.epoch + 1,
     )
@@ -167,20 +167,45 @@ class Around(eqx.Module):
         return jnp.where(jnp.all(jnp.any(mine > 0.0, axis=1)), flat, jnp.sum(flat, axis=0, keepdims=True))
 
 
+def solver(config: trust_region.LineSearch, around: Around) -> Callable[[Float[Array, "H K P"]], Float[Array, "H K P"]]:
+    """v ↦ H⁻¹v, with the Fisher matrix H of the policy."""
+    product = primal_steps.fisher(config, around.policy, around.surrogate.samples.observation)
+    one = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
+    return jax.vmap(jax.vmap(one))
+
+
+def averaged(
+    fresh: Float[Array, "H K P"],
+    fresh_solved: Float[Array, "H K P"],
+    before: Float[Array, "H K P"],
+    before_solved: Float[Array, "H K P"],
+    most: Float[Array, ""],
+) -> tuple[Float[Array, "H K P"], Float[Array, "H K P"], Float[Array, " K"]]:
+    """The gradients averaged with those before, H⁻¹ times them, and how much those before count."""
+
+    def squared(vector: Float[Array, "K P"], solved: Float[Array, "K P"]) -> Float[Array, " K"]:
+        return jnp.maximum(jnp.sum(vector * solved, axis=-1), 0.0)
+
+    noise = 0.25 * squared(fresh[0] - fresh[-1], fresh_solved[0] - fresh_solved[-1])
+    away = squared(jnp.mean(fresh - before, axis=0), jnp.mean(fresh_solved - before_solved, axis=0))
+    share = jnp.where(away > noise, noise / jnp.where(away > 0.0, away, 1.0), 1.0)
+    kept = jnp.where(away > 0.0, jnp.minimum(share, most), 0.0)
+    mix = lambda new, old: (1.0 - kept)[None, :, None] * new + kept[None, :, None] * old  # noqa: E731
+    return mix(fresh, before), mix(fresh_solved, before_solved), kept
+
+
 def improve(
     config: trust_region.LineSearch,
     around: Around,
     gradients: Float[Array, "H K P"],
+    solved: Float[Array, "H K P"],
     excess: Float[Array, " M"],
 ) -> tuple[policies.Policy, Float[Array, " M"], dict[str, Array]]:
-    """The constrained step from gradients of the sums (return, then costs) and c = C(π) - d.
+    """The constrained step from gradients of the sums (return, then costs), H⁻¹ times them, and c = C(π) - d.
 
     Returns the policy, what the step is believed to change in each cost, and metrics.
     """
     parameters, unravel = ravel_pytree(around.policy)
-    product = primal_steps.fisher(config, around.policy, around.surrogate.samples.observation)
-    solve = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
-    solved = jax.vmap(jax.vmap(solve))(gradients)
     along = jnp.mean(solved, axis=0)
     length, effect = products(gradients, solved)
     move, amounts = small_step(length, effect, excess, config.radius)
@@ -219,15 +244,10 @@ def products(
     length = 0.5 * (length + length.T)
     if gradients.shape[0] == 1:
         return length, length
-    across = 0.25 * (
-        gradients[0] @ solved[1].T
-        + gradients[1] @ solved[0].T
-        + solved[1] @ gradients[0].T
-        + solved[0] @ gradients[1].T
-    )
+    across = 0.5 * jnp.sum(gradients[0] * solved[1] + gradients[1] * solved[0], axis=-1)
     own = jnp.diagonal(length)
-    believed = jnp.clip(jnp.diagonal(across), _LEAST_BELIEF * own, own)
-    return length, across + jnp.diag(believed - jnp.diagonal(across))
+    believed = jnp.clip(across / jnp.where(own > 0.0, own, 1.0), _LEAST_BELIEF, 1.0)
+    return length, length * jnp.sqrt(believed[:, None] * believed[None])
 
 
 def small_step(

@@ -54,10 +54,10 @@ def behaviour_critic(
     learner: pd_ddpg.Learner, problem: Problem, logged: Logged, iterations: int, key: PRNGKeyArray
 ) -> pd_ddpg.Networks:
     """Critics of the policy that was logged, by as many iterations of temporal differences."""
-    rate_of_targets = pd_ddpg.following(learner, problem, iterations)
     start_key, run_key = random.split(key)
     first = pd_ddpg.start(learner, problem, start_key).learned
     discount = jnp.asarray(objective.sum_discounts(problem))
+    target_rate = pd_ddpg.following(learner, problem, iterations)
 
     def targets(target: pd_ddpg.Networks, rows: Int[Array, " B"]) -> Float[Array, "K B"]:
         batch = jax.tree.map(lambda leaf: leaf[rows], logged.batch)
@@ -81,7 +81,7 @@ def behaviour_critic(
         rate = learner.critic_rate * (1.0 - (1.0 - learner.last_rate) * i / iterations)
         critics, optimiser = descent.step(optax.adam(rate), learned.critics, jax.grad(loss)(learned.critics), optimiser)
         learned = eqx.tree_at(lambda n: n.critics, learned, critics)
-        follow = lambda new, old: rate_of_targets * new + (1.0 - rate_of_targets) * old  # noqa: E731
+        follow = lambda new, old: target_rate * new + (1.0 - target_rate) * old  # noqa: E731
         return learned, jax.tree.map(follow, learned, target), optimiser
 
     start = (first, first, descent.init(optax.adam(learner.critic_rate), first.critics))

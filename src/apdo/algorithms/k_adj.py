@@ -2,9 +2,9 @@
 
 With adjust = dual, λ^OFF is estimated after epochs 1, 2, 4, 8, 16 and 32, and taken as soon as it and the estimate
 before lie in each other's intervals, at the latest after epoch 32. With primal-dual an actor is tried after epochs 1, 5
-and 17, until one is taken: the first that its own epoch does not show to be beyond the limits, or the last. A trial takes
-an epoch, and the first is made only where the interval is narrow. That is at most six, or three, times the work of one
-adjustment.
+and 17, until one is taken: the first that its own epoch does not show to be beyond the limits, or the last. A trial
+takes an epoch, and the first is made only where the interval is narrow. That is at most six, or three, times the work
+of one adjustment.
 """
 
 from typing import Protocol, runtime_checkable

@@ -271,7 +271,8 @@ def learn(
 def following(config: Learner, problem: Problem, iterations: int | None) -> float:
     """τ: the configured one or, where so many iterations are few for it, one by which values still come to rest.
 
-    A value is learned step by step from the end of the horizon: with T effective steps that takes some T / τ iterations.
+    A value is learned step by step from the end of the horizon: with T effective steps that takes some T / τ
+    iterations.
     """
     if iterations is None or config.units == "own":
         return config.target_rate

@@ -5,8 +5,7 @@
 
 C_i(π_k) comes from the batch that π_k has just sampled, and from no other. That is the paper's dual step, in the
 problem's own units (`--preset paper`); by default the multipliers are steered by PID with gains that have no unit
-(`core.dual`). With a safety dial that is not in the middle
-(`core.dial`) the dual step sees d_k for d.
+(`core.dual`). With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 """
 
 import dataclasses
@@ -54,7 +53,7 @@ class Config(dial.Config):
     dual_step: float = option(0.2, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf))
     units: str = option(
         "relative",
-        "what gains are counted in: pure numbers, which suit every problem, or the problem's own units, as in the paper",
+        "what gains are counted in: pure numbers, which suit every problem, or the problem's own units, as the paper's",
         OURS,
         choices=one_of("relative", "own"),
     )
@@ -97,7 +96,8 @@ def step(
     """One epoch: primal step with λ^(k), then the dual step from C(π_k)."""
     primal_key, critic_key = random.split(key)
     statistics, seen = on_policy.observe(state.statistics, batch)
-    policy, critic = (on_policy.rebase(part, state.statistics, statistics) for part in (state.policy, state.critic))
+    policy = on_policy.rebase(state.policy, state.statistics, statistics)
+    critic = on_policy.rebase(state.critic, state.statistics, statistics)
     found = estimates(config, problem, critic, state.multiplier.value, seen)
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: found.advantage.shape[-1]]
@@ -124,7 +124,9 @@ def step(
 def steer(
     config: Config, state: State, advantage: Float[Array, "T N K"], cost: Float[Array, " M"], limit: Float[Array, " M"]
 ) -> tuple[dual.Multiplier, dual.Relative]:
-    """The dual step, in the units that the gains are counted in."""
+    """The dual step, in the units that the gains are counted in; none with a step of 0, whatever the rule adds."""
+    if not config.dual_step:
+        return state.multiplier, state.units
     if config.units == "own":
         return dual.update(config.rule, state.multiplier, cost - limit, config.dual_step), state.units
     units = state.units.observe(advantage, cost)

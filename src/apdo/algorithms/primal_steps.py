@@ -1,9 +1,9 @@
 """On-policy likelihood-ratio steps: π_{k+1} from samples of π_k and their advantages (paper, Algorithm 1, line 5).
 
 Each maximises the surrogate  E[w · π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, with w what the step counts in the sums
-that are optimised (`objective.step_weights`), and differs in what "near" means: TRPO bounds the KL divergence and searches along the natural gradient; the natural gradient takes that step, or a
-shorter one, unchecked; the plain likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and
-takes many.
+that are optimised (`objective.step_weights`), and differs in what "near" means: TRPO bounds the KL divergence and
+searches along the natural gradient; the natural gradient takes that step, or a shorter one, unchecked; the plain
+likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and takes many.
 """
 
 import dataclasses

@@ -4,10 +4,10 @@ The actor plays the epoch with the noise that it was trained under. It is taken 
 
     R - λ C - λ' [C - d]⁺        with λ = λ^OFF, and λ' twice as much
 
-is higher in its epoch than in the last epoch of the policy before, and if that epoch does not show it beyond the limits:
-its cost is within 5 % of them and two standard errors, or nearer to them than before. Then the on-policy stage goes on
-from it, else from the policy and the multipliers before. Either way the epoch's samples count, and nothing else is
-learned from them but the value functions of an actor that is taken.
+is higher in its epoch than in the last epoch of the policy before, and if that epoch does not show it beyond the
+limits: its cost is within 5 % of them and two standard errors, or nearer to them than before. Then the on-policy stage
+goes on from it, else from the policy and the multipliers before. Either way the epoch's samples count, and nothing else
+is learned from them but the value functions of an actor that is taken.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from apdo import objective
 from apdo.algorithms import on_policy, pdo, primal_steps
 from apdo.core import critics, dual, policies
 from apdo.core.data import Transition
+from apdo.objective import Measurement
 from apdo.problem import Problem
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class Trial(eqx.Module):
     ) -> Float[Array, ""]:
         return earned - jnp.vdot(price, cost + DEAR * jnp.maximum(cost - problem.limit, 0.0))
 
-    def _keeps(self, problem: Problem, seen: objective.Measurement) -> Bool[Array, ""]:
+    def _keeps(self, problem: Problem, seen: Measurement) -> Bool[Array, ""]:
         """Whether costs are within the limits, by what an epoch can tell, or nearer to them than before."""
         # A limit may be 0; what is to be taken off a cost says what counts then.
         slack = SLACK * jnp.maximum(jnp.abs(problem.limit), 0.2 * jnp.abs(self.cost - problem.limit))

@@ -2,9 +2,9 @@
 
     d_k = d - min(m · error(C), |d| / 10) + (1 - 2 S) · [C(π_0) - d]⁺ · 2^(-k/h)
 
-**The margin.** A policy whose cost is at the limit is beyond it half of the time, by what a batch can tell. To be known to
-keep the limit it has to stay below by about as much as the batch may err, m standard errors; but a small batch must not
-ask for more than a tenth of the limit.
+**The margin.** A policy whose cost is at the limit is beyond it half of the time, by what a batch can tell. To be known
+to keep the limit it has to stay below by about as much as the batch may err, m standard errors; but a small batch must
+not ask for more than a tenth of the limit.
 
 **The dial.**
 S = 1/2 enforces d from the first epoch to the last: the plain algorithm. S = 1 begins as far below d as the first
@@ -40,7 +40,7 @@ class Config:
     safety_half_life: float = option(8.0, "h, epochs in which what the dial changes halves", OURS, above=0.0)
     margin: float = option(
         1.0,
-        "m, standard errors of a batch's cost by which the enforced limit lies below the given one, at most a tenth of it",
+        "m: the enforced limit is so many standard errors of a batch's cost below the given one, at most a tenth",
         OURS,
         within=(0.0, inf),
     )

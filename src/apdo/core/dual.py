@@ -14,9 +14,9 @@ pure numbers (`Relative`):
     e_i = (C_i - d_i) / max(|d_i|, |C_i|, C_i's largest so far / 10),  within ±1
     u_i = max(I_i, σ(A_R) / σ(A_Ci))
 
-σ(A) is the deviation of the advantages, of all batches so far, so that their ratio is the multiplier at which reward and
-cost pull a policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. After a
-jump to an estimate of λ* the estimate stands in the place of the ratio.
+σ(A) is the deviation of the advantages, of all batches so far, so that their ratio is the multiplier at which reward
+and cost pull a policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself.
+After a jump to an estimate of λ* the estimate stands in the place of the ratio.
 
 Far above it a policy sees the cost alone, and a larger multiplier changes nothing but how long it takes to come back:
 hence PID's upper bound, in the same unit.
@@ -181,7 +181,7 @@ class Relative(eqx.Module):
     def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
         """e: how far a cost is above its limit, within ±1."""
         size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), self.largest / 10.0)
-        return jnp.where(size > 0.0, (cost - limit) / jnp.where(size > 0.0, size, 1.0), 0.0)
+        return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)
 
     def jump(self, estimate: Float[Array, " M"]) -> "Relative":
         """After a jump to this estimate of λ*."""

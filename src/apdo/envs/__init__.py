@@ -13,12 +13,12 @@ ENVIRONMENTS = {
     "gridworld": ("tabular", "Gridworld", "a prize across hazardous ground; finite, solved exactly"),
     "garnet": ("tabular", "Garnet", "random sparse CMDPs with any number of constraints; finite, solved exactly"),
     "queueing": ("queueing", "QueueingNetwork", "admit and serve traffic; finite with small buffers, or large"),
-    "halfcheetah-velocity": ("gymnasium_tasks", "HalfCheetahVelocity", "HalfCheetah-v5, slower than 3.21; MuJoCo"),
-    "ant-velocity": ("gymnasium_tasks", "AntVelocity", "Ant-v5, slower than 2.62; MuJoCo"),
-    "hopper-velocity": ("gymnasium_tasks", "HopperVelocity", "Hopper-v5, slower than 0.74; MuJoCo"),
-    "walker2d-velocity": ("gymnasium_tasks", "Walker2dVelocity", "Walker2d-v5, slower than 2.34; MuJoCo"),
-    "swimmer-velocity": ("gymnasium_tasks", "SwimmerVelocity", "Swimmer-v5, slower than 0.23; MuJoCo"),
-    "humanoid-velocity": ("gymnasium_tasks", "HumanoidVelocity", "Humanoid-v5, slower than 1.41; MuJoCo"),
+    "halfcheetah-velocity": ("velocity", "HalfCheetahVelocity", "HalfCheetah, slower than 3.21; MuJoCo"),
+    "ant-velocity": ("velocity", "AntVelocity", "Ant, slower than 2.62; MuJoCo"),
+    "hopper-velocity": ("velocity", "HopperVelocity", "Hopper, slower than 0.74; MuJoCo"),
+    "walker2d-velocity": ("velocity", "Walker2dVelocity", "Walker2d, slower than 2.34; MuJoCo"),
+    "swimmer-velocity": ("velocity", "SwimmerVelocity", "Swimmer, slower than 0.23; MuJoCo"),
+    "humanoid-velocity": ("velocity", "HumanoidVelocity", "Humanoid, slower than 1.41; MuJoCo"),
     "point-goal-0": ("safety_point", "PointGoal0", "SafetyPointGoal0 in JAX: go to goals, nothing in the way"),
     "point-goal-1": ("safety_point", "PointGoal1", "SafetyPointGoal1 in JAX: go to goals past eight hazards"),
     "point-circle-0": ("safety_point", "PointCircle0", "SafetyPointCircle0 in JAX: circle, nothing costs"),
@@ -45,10 +45,12 @@ def is_gymnasium_id(name: str) -> bool:
 
 def remembered(name: str, problem: Mapping[str, Any]) -> type[Any] | None:
     """The class of a task of the host as a run's description tells it, needing no environment; None for other tasks."""
-    hosted = name.startswith(OBJECT) or is_gymnasium_id(name)
-    if not hosted and ENVIRONMENTS.get(name, ("",))[0] != "gymnasium_tasks":
+    tasks = _gymnasium_tasks()
+    if name.startswith(OBJECT) or is_gymnasium_id(name):
+        return tasks.remembered(name, problem, tasks.GymnasiumTask)
+    if ENVIRONMENTS.get(name, ("",))[0] != "velocity":
         return None
-    return _gymnasium_tasks().remembered(name, problem)
+    return tasks.remembered(name, problem, find(name))
 
 
 def check_name(name: str) -> None:
@@ -82,18 +84,28 @@ def of_object(environment: object, costs: object = None) -> tuple[str, type[Any]
             raise InvalidInput(f"a cost is a function or an expression, not {part!r}.")
     text = bool(parts) and all(isinstance(part, str) for part in parts)
     changes = {"cost": "; ".join(str(part) for part in parts)} if text else {}
+    threads = importlib.import_module("apdo.envs.mujoco_threads")
+    if isinstance(environment, threads.MujocoTask):
+        if parts and not text:
+            raise InvalidInput("a MujocoTask takes its cost function itself, as cost=..., and here only expressions.")
+        task = threads.of_task(environment)
+        return task.name, task, changes
     if isinstance(environment, str):
         check_name(environment)
-        if (
-            parts
-            and environment in ENVIRONMENTS
-            and not issubclass(find(environment), _gymnasium_tasks().GymnasiumTask)
-        ):
-            raise InvalidInput(f"{environment} has its own costs; costs=... is for Gymnasium environments.")
+        if parts and environment in ENVIRONMENTS:
+            _check_takes_costs(environment, text)
         if not parts or text:
             return environment, find(environment), changes
     task = _gymnasium_tasks().of_object(environment, () if text else parts)
     return task.name, task, changes
+
+
+def _check_takes_costs(name: str, text: bool) -> None:
+    """Raise InvalidInput where one of our own names does not take the costs that are given."""
+    if not issubclass(find(name), importlib.import_module("apdo.envs.host_options").HostOptions):
+        raise InvalidInput(f"{name} has its own costs; costs=... is for Gymnasium environments.")
+    if not text:
+        raise InvalidInput(f"{name} takes costs as expressions, such as 'abs(obs[0]) > 1', not as functions.")
 
 
 def _gymnasium_tasks() -> Any:  # noqa: ANN401

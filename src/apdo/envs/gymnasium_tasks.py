@@ -1,4 +1,4 @@
-"""Gymnasium environments as tasks: by id, as an object, or by a function that makes one; and the velocity tasks.
+"""Gymnasium environments as tasks: by id, as an object, or by a function that makes one.
 
 A task is planned once, by making the environment, resetting it and taking one step: what it observes, what it takes,
 what it costs and how long that takes are known before a run starts, and everything that does not fit is refused then.
@@ -18,16 +18,16 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from apdo.envs import OBJECT, expressions, host, safety, spaces
+from apdo.envs import OBJECT, expressions, host, mujoco_package, safety, spaces
+from apdo.envs.host_options import HostOptions
 from apdo.errors import InvalidInput, unknown
-from apdo.options import OURS, option
 
 EXTRA = "pip install 'apdo[gymnasium]'"
 GAIN_SECONDS = 1e-3
 """Worker processes pay if they save about this much in each step of the batch: their own round trip takes a fifth."""
 _TIMED_STEPS = 5
 
-T = TypeVar("T", bound="GymnasiumTask")
+T = TypeVar("T")
 EnvLike: TypeAlias = Any
 """A `gymnasium.Env`, its id, or a function that makes one."""
 
@@ -48,23 +48,8 @@ class Probe:
 
 
 @dataclasses.dataclass(frozen=True)
-class GymnasiumTask:
+class GymnasiumTask(HostOptions):
     """A Gymnasium environment; a subclass says which one, and perhaps what it costs."""
-
-    cost: str = option(
-        "",
-        "costs as expressions over obs[i], action[i] and next_obs[i], with ; between them; empty: info['cost'] or "
-        "info['costs']",
-        OURS,
-    )
-    max_episode_steps: int = option(
-        0, "steps after which an episode is cut off; 0: as the environment is registered", OURS, within=(0, 10**7)
-    )
-    discount: float = option(0.99, "γ", OURS, within=(0.0, 1.0))
-    workers: str = option("auto", "worker processes that step the environments: 0, a number, or auto", OURS)
-    step_seconds: float = option(
-        60.0, "the longest that a step may take, in seconds; 0: no limit", OURS, within=(0.0, 1e6)
-    )
 
     name: ClassVar[str] = ""
     make: ClassVar[Any]
@@ -85,12 +70,6 @@ class GymnasiumTask:
     """Settings of a run that suit such tasks."""
     copies: ClassVar[int] = 16
     """About how many side by side suit such tasks."""
-
-    def __post_init__(self) -> None:
-        if self.workers != "auto" and not (self.workers.isdecimal() and int(self.workers) <= 256):
-            raise InvalidInput(f"workers must be auto or a number from 0 to 256, not {self.workers!r}.")
-        for text in expressions.split(self.cost):
-            expressions.parse(text)
 
     def own_costs(self) -> tuple[tuple[host.CostFunction | str, ...], tuple[str, ...]]:
         """The costs that are given, as expressions or functions, and what they are called."""
@@ -125,9 +104,7 @@ class GymnasiumTask:
     @property
     def action_meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(shift, scale, low, high) of the actions."""
-        actions, largest = probe(self).actions, np.finfo(np.float32).max
-        low, high = np.maximum(actions.low, -largest), np.minimum(actions.high, largest)
-        return actions.shift, actions.scale, low, high
+        return probe(self).actions.meaning
 
     def plan(self) -> host.Plan:
         """What stepping copies needs."""
@@ -210,7 +187,7 @@ def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:
         actions=actions,
         costs=costs,
         cost_sizes=tuple(cost_sizes),
-        cost_names=_numbered(names, cost_sizes),
+        cost_names=numbered(names, cost_sizes),
         info_name=info_name,
         horizon=int(horizon),
         seconds=seconds,
@@ -283,7 +260,8 @@ def _width(name: str, value: Any, what: str) -> int:  # noqa: ANN401
     return width
 
 
-def _numbered(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+def numbered(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+    """A name for each number of each cost."""
     return tuple(
         name if size == 1 else f"{name} {i + 1}" for name, size in zip(names, sizes, strict=True) for i in range(size)
     )
@@ -315,11 +293,22 @@ def make_registered(name: str) -> host.Env:
     if family is not None and name.rpartition(":")[2] not in gymnasium.registry:
         raise unknown("environment", name, _ids_of(family))
     try:
-        return safety.make(family, name) if family else gymnasium.make(name, disable_env_checker=True)
+        with _prepared(name, family):
+            return safety.make(family, name) if family else gymnasium.make(name, disable_env_checker=True)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
         if isinstance(error, gymnasium.error.UnregisteredEnv):
             raise unknown("environment", name, gymnasium.registry) from None
         raise InvalidInput(f"{name} needs a package that is not installed: {_said(error)}.") from None
+
+
+def _prepared(name: str, family: safety.Family | None) -> contextlib.AbstractContextManager[None]:
+    """What to make an environment in: one of Gymnasium's own with MuJoCo without the notices that each copy brings."""
+    import gymnasium
+
+    registered = gymnasium.registry.get(name)
+    if family is not None or not str(getattr(registered, "entry_point", "")).startswith("gymnasium.envs.mujoco"):
+        return contextlib.nullcontext()
+    return mujoco_package.without_notices(mujoco_package.load(name, oldest=(2, 0)))
 
 
 def _ids_of(family: safety.Family) -> list[str]:
@@ -335,7 +324,7 @@ def of_id(name: str) -> type[GymnasiumTask]:
     family = safety.family_of(name)
     packages = GymnasiumTask.packages if family is None else family.packages
     make = functools.partial(make_registered, name)
-    return _subclass(GymnasiumTask, {"name": name, "make": make, "packages": packages})
+    return subclass(GymnasiumTask, {"name": name, "make": make, "packages": packages})
 
 
 def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> type[GymnasiumTask]:
@@ -348,7 +337,7 @@ def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> 
         name, make = OBJECT + type(getattr(given, "unwrapped", given)).__name__, _copier(given)
     names = tuple(cost if isinstance(cost, str) else getattr(cost, "__name__", "cost") for cost in costs)
     members = {"name": name, "make": staticmethod(make), "functions": tuple(costs), "function_names": names}
-    return _subclass(GymnasiumTask, members)
+    return subclass(GymnasiumTask, members)
 
 
 def _copier(env: host.Env) -> Callable[[], host.Env]:
@@ -374,8 +363,11 @@ def _copier(env: host.Env) -> Callable[[], host.Env]:
     return again
 
 
-def remembered(name: str, problem: Mapping[str, Any]) -> type[GymnasiumTask]:
-    """The task as a run's description tells it, with no environment behind it: enough to load what was learned."""
+def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
+    """The task as a run's description tells it, with no environment behind it: enough to load what was learned.
+
+    `base` has the options of its kind.
+    """
     sizes = [problem.get(key) for key in ("observation_size", "action_size", "horizon")]
     names, discrete = problem.get("cost_names"), problem.get("discrete_actions")
     if (
@@ -385,7 +377,6 @@ def remembered(name: str, problem: Mapping[str, Any]) -> type[GymnasiumTask]:
         or not isinstance(discrete, bool)
     ):
         raise InvalidInput("the run does not say what its environment's observations and actions are.")
-    base = _velocity_task(name) if name in VELOCITY else GymnasiumTask
     nothing = np.zeros(sizes[1] or 0)
     members = {
         "name": name,
@@ -396,71 +387,9 @@ def remembered(name: str, problem: Mapping[str, Any]) -> type[GymnasiumTask]:
         "discrete_actions": discrete,
         "action_meaning": (nothing,) * 4,
     }
-    return _subclass(base, members)
+    return subclass(base, members)
 
 
-def _subclass(base: type[T], members: dict[str, Any]) -> type[T]:
+def subclass(base: type[T], members: dict[str, Any]) -> type[T]:
+    """A class of tasks with a name, among others, of its own."""
     return cast(type[T], type(re.sub(r"\W", "_", members["name"]), (base,), members))
-
-
-@dataclasses.dataclass(frozen=True)
-class VelocityTask(GymnasiumTask):
-    """A MuJoCo robot that earns for running and pays for running too fast: cost 1 in every step above a speed.
-
-    Robots, rewards and observations are Gymnasium's v5; thresholds and the limit of 25 steps in an episode are those of
-    Safety-Gymnasium's Velocity-v1 tasks, whose robots are v4.
-    """
-
-    threshold: float = option(0.0, "the speed above which a step costs 1; 0: as published", "Safety-Gymnasium")
-
-    published: ClassVar[float]
-    planar: ClassVar[bool]
-    """Whether the speed is that in the plane, rather than forwards."""
-    limits: ClassVar[tuple[float, ...]] = (25.0,)
-    packages: ClassVar[tuple[str, ...]] = ("gymnasium", "mujoco")
-    defaults: ClassVar[dict[str, Any]] = GymnasiumTask.defaults | {"samples": 1_000_000}
-
-    def own_costs(self) -> tuple[tuple[host.CostFunction | str, ...], tuple[str, ...]]:
-        """The option's expressions, or the speed."""
-        if self.cost:
-            return super().own_costs()
-        speed = self.threshold or type(self).published
-        return (functools.partial(_too_fast, speed, type(self).planar),), (f"speed above {speed:g}",)
-
-
-def _too_fast(threshold: float, planar: bool, before: Any, action: Any, after: Any, info: dict[str, Any]) -> float:  # noqa: ANN401, ARG001
-    speed = math.hypot(info["x_velocity"], info["y_velocity"]) if planar else info["x_velocity"]
-    return float(speed > threshold)
-
-
-VELOCITY = {
-    "halfcheetah-velocity": ("HalfCheetah-v5", 3.2096, False),
-    "ant-velocity": ("Ant-v5", 2.6222, True),
-    "hopper-velocity": ("Hopper-v5", 0.7402, False),
-    "walker2d-velocity": ("Walker2d-v5", 2.3415, False),
-    "swimmer-velocity": ("Swimmer-v5", 0.2282, False),
-    "humanoid-velocity": ("Humanoid-v5", 1.4149, True),
-}
-"""Name ↦ (id, threshold, whether the speed is that in the plane): Safety-Gymnasium 1.0, Velocity-v1."""
-
-
-def _make_mujoco(name: str) -> host.Env:
-    require()
-    for package in ("mujoco", "imageio"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise InvalidInput(f"{name} needs MuJoCo, which is not installed: pip install 'apdo[mujoco]'") from None
-    return make_registered(name)
-
-
-def _velocity_task(name: str) -> type[VelocityTask]:
-    robot, threshold, planar = VELOCITY[name]
-    make = functools.partial(_make_mujoco, robot)
-    members = {"name": name, "make": make, "published": threshold, "planar": planar}
-    return _subclass(VelocityTask, members)
-
-
-HalfCheetahVelocity, AntVelocity, HopperVelocity, Walker2dVelocity, SwimmerVelocity, HumanoidVelocity = (
-    _velocity_task(name) for name in VELOCITY
-)

@@ -2,7 +2,8 @@
 
 The copies live in this process (`InProcess`) or in worker processes that share their arrays with it (`Workers`). Both
 step them through `Slice`, so that what comes out is the same. An episode that ends begins again at once, with a seed
-that depends on nothing but the collection's own, the copy's index and the number of its episode.
+that depends on nothing but the collection's own, the copy's index and the number of its episode. A third kind, for
+MuJoCo's models alone, is in `mujoco_threads.py`.
 
 This module knows no JAX: a worker process starts quickly.
 """
@@ -54,6 +55,26 @@ class Fault(Exception):
         """Whether it gave NaN or infinity, rather than something that is no answer at all."""
         self.trace = trace
         """The traceback of what it raised, if it raised."""
+
+
+@runtime_checkable
+class Sizes(Protocol):
+    """How many numbers a copy takes and gives."""
+
+    @property
+    def observation_size(self) -> int:
+        """Entries of an observation."""
+        ...
+
+    @property
+    def action_size(self) -> int:
+        """Entries of an action."""
+        ...
+
+    @property
+    def cost_sizes(self) -> tuple[int, ...]:
+        """Entries of each cost."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,9 +133,9 @@ class Copies(Protocol):
 class Arrays:
     """What N copies and their user exchange; every field has the copies as its first axis."""
 
-    def __init__(self, plan: Plan, count: int, buffer: mmap.mmap | None = None) -> None:
+    def __init__(self, sizes: Sizes, count: int, buffer: mmap.mmap | None = None) -> None:
         self.count = count
-        self.layout = _layout(plan, count)
+        self.layout = _layout(sizes, count)
         memory = bytearray(_bytes(self.layout)) if buffer is None else buffer
         views, at = {}, 0
         for name, (shape, dtype) in self.layout.items():
@@ -134,14 +155,14 @@ class Arrays:
         """For each worker: the copy that it is stepping (or -1), and since when."""
 
 
-def _layout(plan: Plan, count: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    single, o = np.dtype(np.float32), plan.observation_size
+def _layout(sizes: Sizes, count: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    single, o = np.dtype(np.float32), sizes.observation_size
     return {
-        "action": ((count, plan.action_size), single),
+        "action": ((count, sizes.action_size), single),
         "observation": ((count, o), single),
         "next_observation": ((count, o), single),
         "reward": ((count,), single),
-        "cost": ((count, sum(plan.cost_sizes)), single),
+        "cost": ((count, sum(sizes.cost_sizes)), single),
         "terminated": ((count,), np.dtype(bool)),
         "truncated": ((count,), np.dtype(bool)),
         "step": ((count,), np.dtype(np.int32)),
@@ -207,7 +228,7 @@ class Slice:
             try:
                 outcome = env.step(given[place])
             except Exception as error:
-                raise _raised(i, steps[place], "it", error) from error
+                raise raised(i, steps[place], "it", error) from error
             reward, ends, is_cut = self._take(i, place, given[place], outcome, steps[place])
             rewards.append(reward)
             terminated.append(ends)
@@ -220,7 +241,7 @@ class Slice:
                 "next_obs": arrays.next_observation[mine].astype(np.float64),
             }
             arrays.cost[mine, columns.start] = cost(data)
-        self._watch(mine, steps)
+        check_finite(arrays, steps, first)
         arrays.observation[mine] = arrays.next_observation[mine]
         arrays.step[mine] += 1
         over = arrays.terminated[mine] | arrays.truncated[mine]
@@ -305,32 +326,34 @@ class Slice:
         except (TypeError, ValueError) as error:
             raise Fault(i, step, f"the observation is {_brief(observation)}, which is not of its space") from error
 
-    def _watch(self, mine: slice, steps: list[int]) -> None:
-        arrays = self.arrays
-        for name, values in (
-            ("observation", arrays.next_observation),
-            ("reward", arrays.reward),
-            ("cost", arrays.cost),
-        ):
-            finite = np.isfinite(values[mine])
-            if not finite.all():
-                bad = int(np.argwhere(~finite)[0][0])
-                value = values[mine][bad][~finite[bad]].reshape(-1)[0]
-                raise Fault(self.first + bad, steps[bad], f"the {name} is {value}", numerical=True)
-
     def _guarded(self, i: int, call: Callable[[], Any], step: int = 0, what: str = "") -> Any:  # noqa: ANN401
         try:
             return call()
         except (Fault, InvalidInput):
             raise
         except Exception as error:
-            raise _raised(i, step, what or "it", error) from error
+            raise raised(i, step, what or "it", error) from error
 
     def close(self) -> None:
         """Close every environment; one that fails to close is left."""
         for env in self.envs:
             with contextlib.suppress(Exception):
                 env.close()
+
+
+def check_finite(arrays: Arrays, steps: Sequence[int], first: int = 0) -> None:
+    """Raise the fault of a copy, of as many as there are `steps` from `first` on, that gave NaN or infinity."""
+    mine = slice(first, first + len(steps))
+    for name, values in (
+        ("observation", arrays.next_observation),
+        ("reward", arrays.reward),
+        ("cost", arrays.cost),
+    ):
+        finite = np.isfinite(values[mine])
+        if not finite.all():
+            bad = int(np.argwhere(~finite)[0][0])
+            value = values[mine][bad][~finite[bad]].reshape(-1)[0]
+            raise Fault(first + bad, steps[bad], f"the {name} is {value}", numerical=True)
 
 
 class NoStep(ValueError):
@@ -353,7 +376,7 @@ def five_values(outcome: Any) -> tuple[Any, Any, Any, Any, Any]:  # noqa: ANN401
     raise NoStep(f"step returned {given} where (observation, reward, terminated, truncated, info) are due")
 
 
-def _raised(i: int, step: int, what: str, error: Exception) -> Exception:
+def raised(i: int, step: int, what: str, error: Exception) -> Fault:
     """The fault of an environment that raised; what is a fault already stays one."""
     if isinstance(error, Fault):
         return error
@@ -427,32 +450,39 @@ class InProcess:
         """Close the environments."""
         self._slice.close()
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> contextlib.AbstractContextManager[None]:
         """While entered, a step of more than `step_seconds` is interrupted; only in the main thread."""
-        if self.step_seconds <= 0.0:
-            yield
-            return
-        stuck: list[Any] = [None]
+        return alarmed(self.step_seconds, lambda: (self._slice.at, int(self.arrays.step.sum())))
 
-        def look(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-            now = (self._slice.at, int(self.arrays.step.sum()))
-            if self._slice.at is not None and now == stuck[0]:
-                i, step = self._slice.at
-                raise Fault(i, step, f"it has not answered for {self.step_seconds:g} seconds")
-            stuck[0] = now
 
-        try:
-            before = signal.signal(signal.SIGALRM, look)
-        except ValueError:  # not the main thread
-            yield
-            return
-        signal.setitimer(signal.ITIMER_REAL, self.step_seconds, self.step_seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
+@contextlib.contextmanager
+def alarmed(seconds: float, look: Callable[[], tuple[tuple[int, int] | None, int]]) -> Iterator[None]:
+    """While entered, Python's work on a step is interrupted if it takes longer; only in the main thread.
+
+    `look` says which copy is at work in which step of its episode, if any, and how many steps were taken.
+    """
+    if seconds <= 0.0:
+        yield
+        return
+    stuck: list[Any] = [None]
+
+    def wake(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        now = look()
+        if now[0] is not None and now == stuck[0]:
+            raise Fault(*now[0], f"it has not answered for {seconds:g} seconds")
+        stuck[0] = now
+
+    try:
+        before = signal.signal(signal.SIGALRM, wake)
+    except ValueError:  # not the main thread
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Workers:

@@ -137,6 +137,12 @@ class Actions:
         return np.where(self._bounded, 0.5 * (self._high - self._low), 1.0)
 
     @property
+    def meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(shift, scale, low, high), with bounds that single precision can hold."""
+        largest = np.finfo(np.float32).max
+        return self.shift, self.scale, np.maximum(self.low, -largest), np.minimum(self.high, largest)
+
+    @property
     def _bounded(self) -> np.ndarray:
         return np.isfinite(self.low) & np.isfinite(self.high)
 

@@ -27,6 +27,8 @@ class Found:
     cost_error: tuple[float, ...]
     known: bool
     """Whether it is known, with 95 % confidence, to keep the limits."""
+    discounted: bool = False
+    """Whether return and costs are discounted."""
 
     def plain(self) -> dict[str, Any]:
         """As `run.json` has it."""
@@ -49,10 +51,11 @@ class Found:
     def figures(self) -> str:
         """What training saw of it."""
         costs = ", ".join(f"{cost:.4g} ± {error:.2g}" for cost, error in zip(self.cost, self.cost_error, strict=True))
-        return f"return {self.returned:.4g} ± {self.return_error:.2g}, cost {costs}"
+        kind = "discounted return" if self.discounted else "return"
+        return f"{kind} {self.returned:.4g} ± {self.return_error:.2g}, cost {costs}"
 
 
-def found(seeds: Sequence[int], state: loop.State) -> list[Found]:
+def found(training: loop.Training, seeds: Sequence[int], state: loop.State) -> list[Found]:
     """The best policy of each seed; nothing where none is kept, or before the first epoch."""
     kept = state.best
     if kept is None or int(kept.epoch[0]) == best.NONE:
@@ -68,6 +71,7 @@ def found(seeds: Sequence[int], state: loop.State) -> list[Found]:
             cost=tuple(cost[i].tolist()),
             cost_error=tuple(cost_error[i].tolist()),
             known=bool(kept.known[i]),
+            discounted=training.problem.cost_discount < 1.0,
         )
         for i, seed in enumerate(seeds)
     ]
@@ -76,11 +80,14 @@ def found(seeds: Sequence[int], state: loop.State) -> list[Found]:
 def policies(training: loop.Training, seeds: Sequence[int], state: loop.State, newest: bool = False) -> list[Policy]:
     """The policy of each seed: the best where one is kept, unless the newest is asked for."""
     after = int(state.epoch)
-    there = [] if newest else found(seeds, state)
+    there = [] if newest else found(training, seeds, state)
     if state.best is None or not there:
-        why = "" if newest or loop.keeps_best(training.algorithm) else ": its batches say nothing of the policies"
+        noisy = "; batches drawn with noise say nothing of which is best"
+        why = "" if newest or loop.keeps_best(training.algorithm) else noisy
         networks = jax.vmap(training.algorithm.learned_policy)(state.algorithm)
-        return _policies(training, networks, [f"the newest policy, after {after} epochs{why}"] * len(seeds))
+        return _policies(
+            training, networks, [f"the newest policy, after {after} epoch{'s' * (after != 1)}{why}"] * len(seeds)
+        )
     return _policies(training, state.best.policy, [one.words() for one in there])
 
 

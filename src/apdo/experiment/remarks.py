@@ -131,7 +131,8 @@ def out_of_reach(history: History, about: About, i: int, since: int) -> str:  # 
         return ""
     return (
         f"the limit {about.limits[i]:g} of {about.names[i]} is below anything seen in {seen} epochs{_seeds(holds)}: "
-        f"the least cost was {_short(every.cost[:, holds].min())}. It may be one that no policy can keep."
+        f"the least cost was {_short(every.cost[:, holds].min())}. Either no policy keeps it, or the multiplier has "
+        "not grown enough for it yet."
     )
 
 

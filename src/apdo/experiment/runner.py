@@ -361,7 +361,7 @@ class _Runner:
     def _train(self) -> Result:
         settings = self.experiment.settings
         epoch, state = self.stands.epoch, started(self.training, self.seeds, self.stands)
-        self.best = chosen.found(self.seeds, state)
+        self.best = chosen.found(self.training, self.seeds, state)
         self.progress.message(_samples(self.training, settings.batch))
         if epoch < settings.epochs:
             self.progress.message("compiling, or loading what an earlier run compiled")
@@ -431,7 +431,7 @@ class _Runner:
         folder = self.record.folder
         self.record.sync()
         checkpoint.save(checkpoint.path_of(folder, epoch), state, epoch)
-        self.best = chosen.found(self.seeds, state)
+        self.best = chosen.found(self.training, self.seeds, state)
         checkpoint.prune(folder, self.experiment.settings.keep)
         checkpoint.learner_path(folder, epoch).unlink(missing_ok=True)
         self.saved_at = time.perf_counter()
@@ -582,7 +582,7 @@ def result_of(folder: Path, training: loop.Training, seeds: list[int], history: 
         seeds=seeds,
         policies=chosen.policies(training, seeds, state),
         newest=chosen.policies(training, seeds, state, newest=True),
-        best=chosen.found(seeds, state),
+        best=chosen.found(training, seeds, state),
         metrics=history.by_seed(),
     )
 

@@ -366,7 +366,8 @@ def _best_section(arms: Mapping[str, Arm]) -> str:
     return (
         "<section><h2>The best policies</h2><p>Of the policies that training's own samples show to keep the limits, "
         "with 95 % confidence, the one with the highest return; where none is known to, the nearest to the limits. "
-        "The policy of epoch k has learned from k epochs. This is what evaluate, export and load take.</p>"
+        "The policy of epoch k has learned from k epochs; return and cost are discounted where the limits are. "
+        "This is what evaluate, export and load take.</p>"
         f"{_table(heads, brief)}<details><summary>each seed</summary>"
         f"{_table([heads[0], 'seed', *heads[1:]], each)}</details></section>"
     )

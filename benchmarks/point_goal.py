@@ -1,0 +1,119 @@
+"""SafetyPointGoal1 at full length: CPO against its limit, and λ^OFF against the multiplier at which PDO settles.
+
+    python -m benchmarks.point_goal                 all of it (an H200 takes some minutes), then the table
+    python -m benchmarks.point_goal --only cpo      a part: cpo, pdo or estimate
+    python -m benchmarks.point_goal --table         the table alone, from what was measured
+
+Every algorithm has the library's defaults and batches of 20,000, the task's own limit of 25. `estimate` trains PDO for
+2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does. Results go to
+results/point-goal, one JSON file each.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path("results/point-goal")
+SEEDS = 5
+BATCH = 20_000
+LIMIT = 25.0
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cpo": ("cpo", {"samples": 10_000_000}),
+    "pdo": ("pdo", {"samples": 10_000_000}),
+    "estimate": (
+        "apdo",
+        {"samples": 2_040_000, "k_adj": 99, "adjust": "dual", "check": False, "replay_capacity": 400_000},
+    ),
+}
+LAST = 0.05
+"""The share of the epochs, the last ones, that a result is the mean of."""
+SETTLED = 0.3
+"""The share of PDO's epochs, the last ones, whose mean multiplier counts as settled."""
+
+
+def train(part: str, seeds: int) -> dict[str, Any]:
+    """One part: the seeds' curves, thinned, and their means at the end."""
+    from apdo.experiment import records, runner, settings
+    from apdo.report import runs
+    from benchmarks.ground_truth import device
+
+    algorithm, options = PARTS[part]
+    experiment = settings.specify(algorithm, "point-goal-1", options | {"batch": BATCH, "seeds": seeds})
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = runner.run(experiment, Path(folder) / "run", quiet=True)
+        metrics = {name: np.asarray(values) for name, values in runs.read(result.path).metrics.items()}
+    seconds = time.perf_counter() - began
+    kept = [
+        name for name in ("return", "cost", "multiplier", "predicted_cost", "recovering", "belief") if name in metrics
+    ]
+    every = max(1, metrics["return"].shape[1] // 100)
+    found = {
+        "part": part,
+        "command": f"python -m benchmarks.point_goal --only {part}",
+        "commit": records.commit(),
+        "versions": records.versions(()),
+        "device": device(),
+        "seconds": round(seconds, 1),
+        "options": experiment.describe(),
+        "samples": int(experiment.settings.epochs * BATCH),
+        "curves": {name: metrics[name].reshape(seeds, -1)[:, ::every].round(4).tolist() for name in kept},
+        "last": {name: _last(metrics[name], LAST) for name in ("return", "cost")},
+        "multiplier": _last(metrics["multiplier"], SETTLED),
+    }
+    if "adjusted_multiplier" in metrics:
+        jumps = metrics["adjusted_multiplier"].reshape(seeds, -1)
+        found["estimate"] = [float(row[np.isfinite(row)][0]) for row in jumps]
+    return found
+
+
+def _last(values: np.ndarray, share: float) -> list[float]:
+    flat = values.reshape(values.shape[0], -1)
+    return flat[:, -max(1, round(share * flat.shape[1])) :].mean(axis=1).tolist()
+
+
+def table() -> str:
+    """What was measured, in words."""
+    there = {part: json.loads(path.read_text()) for part in PARTS if (path := RESULTS / f"{part}.json").exists()}
+    lines = []
+    for part in ("cpo", "pdo"):
+        if part in there:
+            found = there[part]
+            earned, cost = (np.asarray(found["last"][name]) for name in ("return", "cost"))
+            lines.append(
+                f"{part}: return {earned.mean():.1f} (seeds {earned.min():.1f} to {earned.max():.1f}), cost "
+                f"{cost.mean():.1f} ({cost.min():.1f} to {cost.max():.1f}), {found['samples']:,} samples, "
+                f"{found['seconds']:.0f} s for {len(earned)} seeds on {found['device']}"
+            )
+    if "estimate" in there and "pdo" in there:
+        settled = float(np.mean(there["pdo"]["multiplier"]))
+        found = np.asarray(there["estimate"]["estimate"])
+        lines.append(
+            f"PDO settles at λ = {settled:.3f}; λ^OFF after 2,000,000 samples is "
+            f"{', '.join(f'{value:.3f}' for value in found)}: {np.median(found) / settled:.2f} of it in the median"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(PARTS))
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    for part in () if given.table else [given.only] if given.only else list(PARTS):
+        found = train(part, given.seeds)
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / f"{part}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(part, {name: np.round(values, 3).tolist() for name, values in found["last"].items()}, flush=True)
+    print(table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""Tables and picture of docs/transfer.md, from the files that benchmarks.transfer and benchmarks.peers_transfer wrote.
+
+With R the return of the policy that a run hands back, R_0 that of the policies that runs start from, and R* the best
+return known within the limits, the normalised return is (R - R_0) / (R* - R_0). A run keeps its limits if every cost,
+in the mean over fresh episodes, is at most 1.05 times its limit. Over problems and seeds: the interquartile mean, and
+the 95 % interval of a bootstrap that draws seeds anew within each problem (Agarwal et al. 2021).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apdo.report import plot
+from apdo.report.statistics import interquartile_mean
+from benchmarks import document, transfer
+from benchmarks.transfer import ALGORITHMS, RESULTS, UNCONSTRAINED, WITHIN, Job
+from benchmarks.transfer_problems import CASES, REWARDS
+
+DOCUMENT = Path("docs/transfer.md")
+PICTURE = "curves.png"
+RESAMPLES = 5000
+KEPT = 0.9
+"""The share of the best epoch's return that the policy handed back should earn."""
+SUMMARY = [
+    "algorithm",
+    "over",
+    "problems, runs",
+    "within 1.05 d",
+    "normalised return (IQM)",
+    "the same, 0 beyond a limit",
+    f"≥ {100 * KEPT:.0f} % of the best epoch",
+]
+NAMES = {"apdo": "APDO", "pdo": "PDO", "cpo": "CPO", "trpo": "TRPO"}
+PEERS = {
+    "fsrl-ppo-lag": "FSRL PPO-Lag",
+    "fsrl-trpo-lag": "FSRL TRPO-Lag",
+    "fsrl-cpo": "FSRL CPO",
+    "omnisafe-ppo-lag": "OmniSafe PPO-Lag",
+    "omnisafe-trpo-lag": "OmniSafe TRPO-Lag",
+    "omnisafe-cpo": "OmniSafe CPO",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What is known of a case: its limits, where runs start and the best that was ever seen within the limits."""
+
+    name: str
+    limits: np.ndarray
+    unit: np.ndarray
+    """What an excess of each cost is measured in: the limit, or what the cost turns over where the limit is 0."""
+    start: float
+    start_costs: np.ndarray
+    best: float
+    best_by: str
+
+    def excess(self, costs: Sequence[float] | np.ndarray) -> np.ndarray:
+        """The worst of the costs, [..., M], as a share of its limit above it: 0 is on the limit."""
+        return np.max((np.asarray(costs) - self.limits) / self.unit, axis=-1)
+
+    def normalised(self, earned: float) -> float:
+        """0 for what runs start from, 1 for the best known."""
+        return (earned - self.start) / (self.best - self.start)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One run: the policy that it handed back."""
+
+    score: float
+    """Normalised return; 0 for a run that failed."""
+    within: bool
+    earned: float
+    excess: float
+    kept: bool | None
+    """Whether it earns nearly what the best epoch within the limits earned; None where there was no such epoch."""
+
+
+def problem_of(name: str, out: Path) -> Problem | None:
+    """What is known of a case; None as long as its start has not been measured."""
+    reference = transfer.read(transfer.path_of(Job("reference", name, "start", ()), out))
+    if not reference:
+        return None
+    seeds = list(reference["seeds"].values())
+    limits, allowance = np.asarray(reference["posed"]["limits"]), np.asarray(reference["allowance"])
+    start = float(np.mean([seed["return"]["mean"] for seed in seeds]))
+    costs = np.mean([[cost["mean"] for cost in seed["costs"]] for seed in seeds], axis=0)
+    best, by = best_known(name, out, limits, reference)
+    return Problem(name, limits, allowance / (WITHIN - 1.0), start, costs, best, by)
+
+
+def best_known(name: str, out: Path, limits: np.ndarray, reference: dict[str, Any]) -> tuple[float, str]:
+    """The best return within the limits, and whose: the exact optimum, else of all policies that were ever measured."""
+    if "optimum" in reference:
+        return reference["optimum"]["return"], "exact"
+    case = CASES[name]
+    found = [] if case.known is None else [(case.known, case.by or "controller")]
+    for path in every_file(name, out):
+        told = transfer.read(path)
+        by = (NAMES | PEERS)[told["algorithm"]] + (", long" if path.parent.name == "long" else "")
+        for seed in told["seeds"].values():
+            if "failed" not in seed and all(c["mean"] <= d for c, d in zip(seed["costs"], limits, strict=True)):
+                found.append((seed["return"]["mean"], by))
+    if case.units_of is not None:
+        own = problem_of(case.units_of, out)
+        found += [] if own is None or np.isnan(own.best) else [(REWARDS * own.best, own.best_by)]
+    return max(found, default=(np.nan, "none"))
+
+
+def every_file(name: str, out: Path) -> list[Path]:
+    """All results on a case, of the study, of the long runs and of the peers."""
+    paths = [transfer.path_of(Job("study", name, algorithm, ()), out) for algorithm in ALGORITHMS]
+    paths += [transfer.path_of(Job("long", name, algorithm, ()), out) for algorithm in (*ALGORITHMS, UNCONSTRAINED)]
+    paths += [transfer.path_of(Job("peers", name, algorithm, ()), out) for algorithm in PEERS]
+    return [path for path in paths if path.exists()]
+
+
+def outcomes(problem: Problem, told: dict[str, Any]) -> list[Outcome]:
+    """The runs of a file."""
+    return [outcome(problem, seed) for seed in told.get("seeds", {}).values()]
+
+
+def outcome(problem: Problem, seed: dict[str, Any]) -> Outcome:
+    """One run, judged."""
+    if "failed" in seed:
+        return Outcome(0.0, within=False, earned=np.nan, excess=np.inf, kept=False)
+    earned, excess = seed["return"]["mean"], float(problem.excess([cost["mean"] for cost in seed["costs"]]))
+    best, kept = seed["best_epoch"], None
+    if best is not None:
+        kept = earned - problem.start >= KEPT * (best["return"] - problem.start)
+    return Outcome(problem.normalised(earned), excess <= WITHIN - 1.0, earned, excess, kept)
+
+
+def pooled(scores: list[np.ndarray]) -> float:
+    """The interquartile mean over all problems and seeds."""
+    return float(interquartile_mean(np.concatenate(scores)))
+
+
+def stratified_interval(
+    scores: list[np.ndarray], level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """The bootstrap interval of `pooled`: every resample draws each problem's seeds anew, among its own."""
+    rng = np.random.default_rng(seed)
+    drawn = [own[rng.integers(len(own), size=(len(own), resamples))] for own in scores]
+    low, high = np.quantile(interquartile_mean(np.concatenate(drawn)), [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    return float(low), float(high)
+
+
+def summary_row(name: str, what: str, runs: list[list[Outcome]]) -> list[str]:
+    """A line of the summary: an algorithm over some problems."""
+    flat = [run for own in runs for run in own]
+    scores = [np.array([run.score for run in own]) for own in runs]
+    safe = [np.array([run.score * run.within for run in own]) for own in runs]
+    judged = [run.kept for run in flat if run.kept is not None]
+    return [
+        name,
+        what,
+        f"{len(runs)}, {len(flat)}",
+        _share([run.within for run in flat]),
+        _with_interval(scores),
+        _with_interval(safe),
+        _share(judged),
+    ]
+
+
+def _share(flags: Sequence[bool]) -> str:
+    return f"{100 * np.mean(flags):.0f} % ({int(np.sum(flags))} of {len(flags)})" if flags else "–"
+
+
+def _with_interval(scores: list[np.ndarray]) -> str:
+    low, high = stratified_interval(scores)
+    return f"{pooled(scores):.2f} ({low:.2f} to {high:.2f})"
+
+
+def summary(problems: list[Problem], out: Path) -> str:
+    """Each algorithm over all problems, those that were developed on, and those that were held out."""
+    parts = [("all", None), ("seen", False), ("held out", True)]
+    rows = []
+    for algorithm in ALGORITHMS:
+        for what, held_out in parts:
+            chosen = [problem for problem in problems if held_out in (None, CASES[problem.name].held_out)]
+            runs = [own for problem in chosen if (own := runs_of(problem, algorithm, out))]
+            rows += [summary_row(NAMES[algorithm], what, runs)] if runs else []
+    return document.table(SUMMARY, *rows)
+
+
+def runs_of(problem: Problem, algorithm: str, out: Path) -> list[Outcome]:
+    """The runs of an algorithm on a problem whose best return is known; none where it is not."""
+    kind = "peers" if algorithm in PEERS else "study"
+    found = outcomes(problem, transfer.read(transfer.path_of(Job(kind, problem.name, algorithm, ()), out)))
+    return found if np.isfinite(problem.best) else []
+
+
+def peers_summary(problems: list[Problem], out: Path) -> str:
+    """Peers, and APDO on the same problems, for each set of problems that a peer has run."""
+    rows = []
+    for peer in PEERS:
+        both = [
+            (theirs, ours)
+            for problem in problems
+            if (theirs := runs_of(problem, peer, out)) and (ours := runs_of(problem, "apdo", out))
+        ]
+        if both:
+            rows.append(summary_row(PEERS[peer], "its own", [theirs for theirs, _ in both]))
+            rows.append(summary_row(NAMES["apdo"], "the same", [ours for _, ours in both]))
+    return document.table(SUMMARY, *rows)
+
+
+def problems_table(problems: list[Problem], out: Path) -> str:
+    """What each problem is, and what is known of it."""
+    heading = ["problem", "cost", "limit", "steps", "held out", "start", "unconstrained", "R*", "by"]
+    rows = []
+    for problem in problems:
+        case = CASES[problem.name]
+        free = transfer.read(transfer.path_of(Job("long", problem.name, UNCONSTRAINED, ()), out))
+        reference = transfer.read(transfer.path_of(Job("reference", problem.name, "start", ()), out))
+        cost = f"`{case.options['cost']}`" if "cost" in case.options else ", ".join(reference["posed"]["cost_names"])
+        rows.append(
+            [
+                case.title,
+                cost,
+                ", ".join(f"{limit:.3g}" for limit in problem.limits),
+                str(case.horizon),
+                "yes" if case.held_out else "",
+                _pair(problem.start, problem.start_costs),
+                _unconstrained(free),
+                "–" if np.isnan(problem.best) else f"{problem.best:.4g}",
+                problem.best_by,
+            ]
+        )
+    return document.table(heading, *rows)
+
+
+def _pair(earned: float, costs: Sequence[float] | np.ndarray) -> str:
+    return f"{earned:.4g} / " + ", ".join(f"{cost:.3g}" for cost in costs)
+
+
+def _unconstrained(told: dict[str, Any]) -> str:
+    seeds = [seed for seed in told.get("seeds", {}).values() if "failed" not in seed]
+    if not seeds:
+        return "–"
+    best = max(seeds, key=lambda seed: seed["return"]["mean"])
+    return _pair(best["return"]["mean"], [cost["mean"] for cost in best["costs"]])
+
+
+def results_table(problems: list[Problem], out: Path) -> str:
+    """By problem and algorithm: the median seed's return, as a share of R* where that is a share, and worst cost."""
+    present = [name for name in (*ALGORITHMS, *PEERS) if any(runs_of(problem, name, out) for problem in problems)]
+    rows = []
+    for problem in problems:
+        for name in present:
+            if runs := runs_of(problem, name, out):
+                rows.append([CASES[problem.name].title, (NAMES | PEERS)[name], *_cells(problem, runs)])
+    heading = ["problem", "algorithm", "return", "of R*", "normalised", "cost, % of limit (worst)", "within"]
+    return document.table(heading, *rows)
+
+
+def _cells(problem: Problem, runs: list[Outcome]) -> list[str]:
+    earned, excess = np.array([run.earned for run in runs]), np.array([run.excess for run in runs])
+    middle = float(np.nanmedian(earned)) if np.isfinite(earned).any() else np.nan
+    # A share of a negative return, or of one that is negative at the start and small, says nothing.
+    share = f"{100 * middle / problem.best:.0f} %" if problem.best > 0 else "–"
+    return [
+        f"{middle:.4g}",
+        share,
+        f"{np.median([run.score for run in runs]):.2f}",
+        f"{100 * (1 + np.median(excess)):.0f} ({100 * (1 + excess.max()):.0f})",
+        f"{sum(run.within for run in runs)} of {len(runs)}",
+    ]
+
+
+def picture(problems: list[Problem], out: Path) -> None:
+    """A panel for each problem: return above, the worst cost as a multiple of its limit below, against samples."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    columns = 6
+    rows = -(-len(problems) // columns)
+    look: dict[Any, Any] = plot.LOOK | {"font.size": 7}
+    with matplotlib.rc_context(look):
+        figure = Figure(figsize=(2.5 * columns, 2.6 * rows), layout="constrained")
+        grid = figure.subfigures(rows, columns, squeeze=False).ravel()
+        for panel, problem in zip(grid, problems, strict=False):
+            draw_panel(panel, problem, out)
+        handles = [Line2D([], [], color=plot.COLOURS[i], label=NAMES[name]) for i, name in enumerate(ALGORITHMS)]
+        handles.append(Line2D([], [], color="#333333", linestyle=(0, (5, 3)), label="limit; R*"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+        plot.write(figure, out / PICTURE)
+
+
+def draw_panel(panel: Any, problem: Problem, out: Path) -> None:
+    """One problem: every seed faintly, their median thick."""
+    above, below = panel.subplots(2, 1, sharex=True)
+    mark = "*" if CASES[problem.name].held_out else ""
+    above.set_title(CASES[problem.name].title + mark, loc="left", fontweight="bold", fontsize=7)
+    for i, name in enumerate(ALGORITHMS):
+        told = transfer.read(transfer.path_of(Job("study", problem.name, name, ()), out))
+        curves = [seed["curve"] for seed in told.get("seeds", {}).values() if "curve" in seed]
+        for axes, values in ((above, _returns(curves)), (below, [1 + problem.excess(c["costs"]) for c in curves])):
+            for curve, own in zip(curves, values, strict=True):
+                axes.plot(np.asarray(curve["samples"]) / 1000, own, color=plot.COLOURS[i], linewidth=0.5, alpha=0.35)
+            if curves and len({len(own) for own in values}) == 1:
+                samples = np.asarray(curves[0]["samples"]) / 1000
+                axes.plot(samples, np.median(values, axis=0), color=plot.COLOURS[i], linewidth=1.4)
+    for axes, level in ((above, problem.best), (below, 1.0)):
+        if np.isfinite(level):
+            axes.axhline(level, color="#333333", linestyle=(0, (5, 3)), linewidth=0.8)
+    below.set_ylim(0.0, max(2.0, min(below.get_ylim()[1], 6.0)))
+    above.set_ylabel("return")
+    below.set_ylabel("cost / limit")
+    below.set_xlabel("thousand samples")
+
+
+def _returns(curves: list[dict[str, Any]]) -> list[np.ndarray]:
+    return [np.asarray(curve["return"]) for curve in curves]
+
+
+def write(out: Path) -> None:
+    """Tables and picture: into the document from the study's own folder, else onto the screen and into that folder."""
+    problems = [problem for name in CASES if (problem := problem_of(name, out)) is not None]
+    tables = {
+        "problems": problems_table(problems, out),
+        "summary": summary(problems, out),
+        "results": results_table(problems, out),
+        "peers": peers_summary(problems, out),
+    }
+    if out == RESULTS:
+        document.fill(DOCUMENT, tables)
+    else:
+        print("\n\n".join(tables.values()))
+    if problems:
+        picture(problems, out)

@@ -1,0 +1,33 @@
+"""The options that every task of the host has, whatever steps it: so a run's description can be read without it."""
+
+import dataclasses
+
+from apdo.envs import expressions
+from apdo.errors import InvalidInput
+from apdo.options import OURS, option
+
+
+@dataclasses.dataclass(frozen=True)
+class HostOptions:
+    """What can be said of any environment of the host."""
+
+    cost: str = option(
+        "",
+        "costs as expressions over obs[i], action[i] and next_obs[i], with ; between them; empty: info['cost'] or "
+        "info['costs']",
+        OURS,
+    )
+    max_episode_steps: int = option(
+        0, "steps after which an episode is cut off; 0: as the environment is registered", OURS, within=(0, 10**7)
+    )
+    discount: float = option(0.99, "γ", OURS, within=(0.0, 1.0))
+    workers: str = option("auto", "worker processes that step the environments: 0, a number, or auto", OURS)
+    step_seconds: float = option(
+        60.0, "the longest that a step may take, in seconds; 0: no limit", OURS, within=(0.0, 1e6)
+    )
+
+    def __post_init__(self) -> None:
+        if self.workers != "auto" and not (self.workers.isdecimal() and int(self.workers) <= 256):
+            raise InvalidInput(f"workers must be auto or a number from 0 to 256, not {self.workers!r}.")
+        for text in expressions.split(self.cost):
+            expressions.parse(text)

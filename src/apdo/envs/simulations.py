@@ -1,0 +1,226 @@
+"""N simulations of one MuJoCo model, advanced side by side on threads: the same bits as one after the other.
+
+There are two ways. `Batched` is MuJoCo's own, `mujoco.batch`, since release 3.17: a row of numbers for each simulation,
+solver's warm start included, which a pool of threads loads, advances and saves. `Looped` is one `MjData` for each
+simulation and threads of Python's, which MuJoCo's steps run beside each other: for older releases, and for the forces
+that only `mj_rnePostConstraint` computes after a step. (`mujoco.rollout` would be a third, but it does not give the
+warm start back: called for one step after another, its trajectories are not those of `mj_step`.)
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from apdo.envs.mujoco_package import Model
+from apdo.errors import InvalidInput
+
+FORCES = ("cacc", "cfrc_int", "cfrc_ext")
+"""Fields that a step does not compute: accelerations and forces of bodies, contacts included."""
+_UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC")
+
+
+class Broken(Exception):
+    """MuJoCo gave up on a simulation: which, and what it said."""
+
+    def __init__(self, simulation: int, said: str) -> None:
+        super().__init__(simulation, said)
+        self.simulation, self.said = simulation, said
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class State:
+    """N simulations at one moment; every array has them as its first axis, and is only to be read."""
+
+    qpos: np.ndarray
+    """Positions, [N, nq]."""
+    qvel: np.ndarray
+    """Velocities, [N, nv]."""
+    fields: Mapping[str, np.ndarray]
+    """What else was asked for of `mjData`, as MuJoCo leaves it: after a step, that is from before its last substep."""
+    model: Model
+    """The `MjModel`."""
+
+
+@runtime_checkable
+class Simulations(Protocol):
+    """N simulations of a model."""
+
+    def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Some of them, by index, start anew from positions [K, nq] and velocities [K, nv]; raises `Broken`."""
+        ...
+
+    def advance(self, controls: np.ndarray) -> None:
+        """Each takes the steps of one action, [N, nu]; raises `Broken`."""
+        ...
+
+    def state(self) -> State:
+        """Where they are, in arrays of its own."""
+        ...
+
+    def unstable(self) -> np.ndarray:
+        """Which of them MuJoCo has set back to the model's own start since they began, as it does with NaN, [N]."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        ...
+
+
+def simulate(
+    package: ModuleType, model: Model, count: int, threads: int, frame_skip: int, fields: Sequence[str]
+) -> Simulations:
+    """So many simulations, in the faster of the two ways that gives these fields."""
+    check_fields(package, model, fields)
+    has_batch = importlib.util.find_spec("mujoco.batch") is not None
+    kind = Batched if has_batch and not set(fields) & set(FORCES) else Looped
+    return kind(package, model, count, threads, frame_skip, fields)
+
+
+def check_fields(package: ModuleType, model: Model, fields: Sequence[str]) -> None:
+    """Raise InvalidInput for names that are no arrays of fixed size in `mjData`."""
+    data = package.MjData(model)
+    for name in fields:
+        found = getattr(data, name, None)
+        if not isinstance(found, np.ndarray) or name.startswith(("_", "efc_", "contact", "island", "iefc_")):
+            raise InvalidInput(f"{name!r} is none of mjData's arrays of fixed size, such as 'sensordata' or 'xpos'.")
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Batched:
+    """`mujoco.batch`: states are rows of an array, and MuJoCo's own threads advance them."""
+
+    def __init__(
+        self, package: ModuleType, model: Model, count: int, threads: int, frame_skip: int, fields: Sequence[str]
+    ) -> None:
+        module = importlib.import_module("mujoco.batch")
+        self._error, self._model, self._frame_skip = module.SimulationError, model, frame_skip
+        self._batch: Any = module.Batch(model, count, threads)
+        self._start = package.mjtStage.mjSTAGE_NONE.value
+        self._qpos, self._qvel, self._ctrl = (self._batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
+        self._fields = {name: self._batch.bind(name) for name in fields}
+        self._warnings = _unstable(package)
+
+    def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Reset, write, and compute what follows from it, the first warm start included."""
+        with self._told():
+            self._batch.reset(which, stage=self._start)
+            self._qpos[which], self._qvel[which] = qpos, qvel
+            self._batch.forward(which)
+
+    def advance(self, controls: np.ndarray) -> None:
+        """One call for all."""
+        self._ctrl[:] = controls
+        with self._told():
+            self._batch.step(nstep=self._frame_skip)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            first = int(error.ids[0])
+            raise Broken(first, self._batch.error(first)) from None
+
+    def state(self) -> State:
+        """Copies of the rows."""
+        fields = {name: _kept(live.copy()) for name, live in self._fields.items()}
+        return State(_kept(self._qpos.copy()), _kept(self._qvel.copy()), fields, self._model)
+
+    def unstable(self) -> np.ndarray:
+        """By the counts of MuJoCo's warnings, which a reset clears."""
+        return self._batch.warning[:, self._warnings, 1].sum(axis=1) > 0
+
+    def close(self) -> None:
+        """The threads end with the last reference."""
+        self._batch = None
+
+
+class Looped:
+    """An `MjData` for each simulation, which this thread and its helpers take in turn."""
+
+    def __init__(
+        self, package: ModuleType, model: Model, count: int, threads: int, frame_skip: int, fields: Sequence[str]
+    ) -> None:
+        self._package, self._model, self._frame_skip = package, model, frame_skip
+        self._forces = bool(set(fields) & set(FORCES))
+        self._datas = [package.MjData(model) for _ in range(count)]
+        self._live = {name: self._views(name) for name in ("qpos", "qvel", "ctrl", *fields)}
+        self._fields = tuple(fields)
+        self._counts = [data.warning.number for data in self._datas]
+        self._warnings = _unstable(package)
+        self._helpers = max(min(threads, count) - 1, 0)
+        self._pool = ThreadPoolExecutor(self._helpers) if self._helpers else None
+
+    def _views(self, name: str) -> list[np.ndarray]:
+        return [getattr(data, name) for data in self._datas]
+
+    def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Reset, write, and compute what follows from it, the first warm start included."""
+        for place, i in enumerate(which.tolist()):
+            self._package.mj_resetData(self._model, self._datas[i])
+            self._live["qpos"][i][:], self._live["qvel"][i][:] = qpos[place], qvel[place]
+            try:
+                self._package.mj_forward(self._model, self._datas[i])
+            except self._package.FatalError as error:
+                raise Broken(i, str(error)) from None
+
+    def advance(self, controls: np.ndarray) -> None:
+        """Whoever is free takes the next simulation."""
+        for control, given in zip(self._live["ctrl"], controls, strict=True):
+            control[:] = given
+        todo = iter(range(len(self._datas)))
+        helping = [self._pool.submit(self._work, todo) for _ in range(self._helpers)] if self._pool else []
+        try:
+            self._work(todo)
+        finally:
+            for helper in helping:
+                helper.result()
+
+    def _work(self, todo: Iterator[int]) -> None:
+        step, forces = self._package.mj_step, self._package.mj_rnePostConstraint
+        for i in todo:
+            try:
+                step(self._model, self._datas[i], self._frame_skip)
+                if self._forces:
+                    forces(self._model, self._datas[i])
+            except self._package.FatalError as error:
+                raise Broken(i, str(error)) from None
+
+    def state(self) -> State:
+        """Gathered from each."""
+        fields = {name: _kept(np.stack(self._live[name])) for name in self._fields}
+        qpos, qvel = (_kept(np.stack(self._live[name])) for name in ("qpos", "qvel"))
+        return State(qpos, qvel, fields, self._model)
+
+    def unstable(self) -> np.ndarray:
+        """By the counts of MuJoCo's warnings, which a reset clears."""
+        counts = np.stack(self._counts)[:, self._warnings]
+        return counts.sum(axis=1) > 0
+
+    def close(self) -> None:
+        """Send the helpers home."""
+        if self._pool:
+            self._pool.shutdown()
+
+
+def _unstable(package: ModuleType) -> list[int]:
+    kinds: Any = package.mjtWarning
+    return [getattr(kinds, name).value for name in _UNSTABLE]
+
+
+def _kept(array: np.ndarray) -> np.ndarray:
+    """The array, not to be written to."""
+    array.flags.writeable = False
+    return array

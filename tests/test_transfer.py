@@ -1,0 +1,196 @@
+"""The study of problems that nobody tuned for: its cases, its books and its statistics."""
+
+import argparse
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from benchmarks import transfer, transfer_problems, transfer_report
+from benchmarks.transfer import Job
+from benchmarks.transfer_problems import CASES, COSTS, REWARDS
+from benchmarks.transfer_report import Outcome, Problem
+
+from apdo import envs, rollout
+from apdo.experiment import settings
+from apdo.report.statistics import bootstrap_interval, interquartile_mean
+
+NATIVE = {name: case for name, case in CASES.items() if not envs.is_gymnasium_id(case.environment)}
+NATIVE.pop("halfcheetah")
+PROBLEM = Problem("garnet-4", np.array([0.0, 2.0]), np.array([4.0, 2.0]), 1.0, np.zeros(2), 5.0, "exact")
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_case_gives_the_problem_and_its_limits_and_leaves_the_rest_to_the_library(name):
+    case = CASES[name]
+    given = transfer.specified(case, "pdo", (3, 4))
+    plain = settings.specify("pdo", case.environment)
+    assert given.algorithm_config == plain.algorithm_config
+    own = dataclasses.asdict(given.settings) | {"limits": (), "seed": 0, "seeds": 1}
+    assert own == dataclasses.asdict(plain.settings)
+    assert (given.settings.seed, given.settings.seeds) == (3, 2)
+    assert given.problem().horizon == case.horizon
+    assert given.problem().limits == (case.limits or given.environment_config.limits)
+    assert hasattr(given.environment_config, "model") == case.finite
+
+
+@pytest.mark.parametrize("name", ["point-gather-units", "navigation-units"])
+def test_other_units_change_rewards_and_costs_by_their_factors_and_nothing_else(name):
+    def played(case):
+        task = transfer_problems.task_of(case)[1]()
+        act = lambda memory, observation, key: (jax.random.normal(key, (2,)), memory)  # noqa: E731
+        return jax.device_get(rollout.collect(task, act, (), jax.random.key(1), steps=60, environments=20))
+
+    plainly = CASES[CASES[name].units_of or ""]
+    plain, other = played(plainly), played(CASES[name])
+    np.testing.assert_allclose(other.reward, REWARDS * plain.reward, rtol=1e-6)
+    np.testing.assert_allclose(other.cost, COSTS * plain.cost, rtol=1e-6)
+    np.testing.assert_array_equal(other.observation, plain.observation)
+    assert plain.cost.sum() > 0
+    assert CASES[name].limits == pytest.approx([COSTS * limit for limit in plainly.limits or ()])
+
+
+def test_pendulum_in_other_units_is_pendulum():
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    totals = []
+    for name in ("pendulum", "pendulum-units"):
+        task = transfer.specified(CASES[name], "pdo", (0,)).environment_config
+        copies = task.open(3)
+        copies.reset([1, 2, 3, 4])
+        total = np.zeros(2)
+        for _ in range(150):
+            copies.arrays.action[:] = 1.5
+            copies.step(last=False)
+            total += [copies.arrays.reward.sum(), copies.arrays.cost.sum()]
+        copies.close()
+        totals.append(total)
+    assert totals[0][1] > 0
+    np.testing.assert_allclose(totals[1], totals[0] * [REWARDS, COSTS], rtol=1e-5)
+
+
+def test_held_out_problems_are_those_set_aside_at_the_start():
+    held_out = {name for name, case in CASES.items() if case.held_out}
+    assert held_out == {
+        "point-gather-0.5",
+        "garnet-4",
+        "wind-turbine",
+        "mountain-car",
+        "acrobot",
+        "halfcheetah",
+    }
+
+
+def asked(tmp_path, **changes):
+    given = {"long": False, "seeds": (0, 1), "only": "navigation/pdo", "again": False, "together": False}
+    return list(transfer.wanted(argparse.Namespace(out=tmp_path, **given | changes)))
+
+
+def test_only_seeds_that_are_not_there_are_run_and_they_join_those_that_are(tmp_path):
+    assert asked(tmp_path) == [Job("study", "navigation", "pdo", (seed,)) for seed in (0, 1)]
+    transfer.add(Job("study", "navigation", "pdo", (1,)), {"config": {}, "seeds": {"1": {"samples": 7}}}, tmp_path)
+    assert asked(tmp_path) == [Job("study", "navigation", "pdo", (0,))]
+    assert len(asked(tmp_path, again=True)) == 2
+    assert asked(tmp_path, seeds=(0, 1, 2), together=True) == [Job("study", "navigation", "pdo", (0, 2))]
+    transfer.add(Job("study", "navigation", "pdo", (0,)), {"config": {}, "seeds": {"0": {"samples": 5}}}, tmp_path)
+    told = json.loads((tmp_path / "navigation-pdo.json").read_text())
+    assert told["seeds"] == {"0": {"samples": 5}, "1": {"samples": 7}}
+    assert told["command"] == "apdo train pdo navigation --limit 3"
+    assert asked(tmp_path) == []
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_best_epoch_is_the_one_that_earns_most_among_those_within_every_limit():
+    curve = {
+        "samples": np.array([10, 20, 30, 40]),
+        "return": np.array([1.0, 9.0, 4.0, 3.0]),
+        "costs": np.array([[0.0, 0.0], [1.2, 0.0], [1.04, 2.0], [0.0, 2.2]]),
+    }
+    found = transfer.best_epoch(curve, np.array([1.0, 2.0]), np.array([0.05, 0.1]))
+    assert found == {"epoch": 2, "samples": 30, "return": 4.0, "costs": [1.04, 2.0]}
+    assert transfer.best_epoch(curve, np.array([-1.0, 2.0]), np.array([0.05, 0.1])) is None
+
+
+@pytest.mark.parametrize("epochs", [1, 59, 60, 61, 1000])
+def test_a_thinned_curve_keeps_its_ends_and_order(epochs):
+    curve = {"samples": np.arange(epochs), "return": np.arange(epochs) / 2, "costs": np.zeros((epochs, 2))}
+    thin = transfer.thinned(curve)
+    assert thin["samples"][0] == 0
+    assert thin["samples"][-1] == epochs - 1
+    assert len(thin["samples"]) == min(epochs, transfer.POINTS)
+    assert thin["return"] == [sample / 2 for sample in thin["samples"]]
+
+
+def test_an_excess_is_that_of_the_worst_cost_in_units_of_its_limit_or_of_its_turnover():
+    assert PROBLEM.excess([0.0, 2.0]) == 0
+    assert PROBLEM.excess([0.4, 2.0]) == pytest.approx(0.1)
+    assert PROBLEM.excess([-5.0, 3.0]) == pytest.approx(0.5)
+    np.testing.assert_allclose(PROBLEM.excess(np.array([[0.4, 0.0], [0.0, 1.0]])), [0.1, 0.0])
+
+
+def ended(earned, costs, best):
+    seed = {"return": {"mean": earned}, "costs": [{"mean": cost} for cost in costs], "best_epoch": best}
+    return transfer_report.outcome(PROBLEM, seed)
+
+
+def test_a_run_is_judged_by_the_policy_that_it_hands_back():
+    assert ended(5.0, (0.0, 2.0), {"return": 5.0}) == Outcome(1.0, within=True, earned=5.0, excess=0.0, kept=True)
+    second = ended(3.0, (0.0, 2.099), {"return": 5.0})
+    assert (second.score, second.within, second.kept) == (0.5, True, False)
+    assert second.excess == pytest.approx(0.0495)
+    # 90 % of what was gained over the start: 1 + 0.9 · 4.
+    assert ended(4.61, (0.0, 2.2), {"return": 5.0}).kept
+    assert not ended(4.59, (0.0, 2.2), {"return": 5.0}).kept
+    assert not ended(4.59, (0.0, 2.2), {"return": 5.0}).within
+    assert ended(4.59, (0.0, 2.2), None).kept is None
+    assert transfer_report.outcome(PROBLEM, {"failed": "NaN"}).score == 0
+
+
+def test_the_pooled_mean_is_the_interquartile_mean_of_all_runs():
+    scores = [np.array([0.0, 1.0, 2.0]), np.array([3.0, 4.0, 5.0, 100.0, 6.0])]
+    assert transfer_report.pooled(scores) == pytest.approx(np.mean([2, 3, 4, 5]))
+
+
+def test_the_stratified_interval_of_one_problem_is_the_plain_bootstrap_s():
+    own = np.random.default_rng(0).normal(size=12)
+    plain = bootstrap_interval(interquartile_mean, own, resamples=20_000)
+    np.testing.assert_allclose(transfer_report.stratified_interval([own], resamples=20_000), plain, atol=0.02)
+
+
+def test_problems_that_differ_do_not_widen_the_stratified_interval():
+    """Where seeds agree within every problem nothing is uncertain, however far problems are apart."""
+    scores = [np.full(5, level) for level in (0.0, 0.5, 3.0)]
+    low, high = transfer_report.stratified_interval(scores)
+    assert low == high == transfer_report.pooled(scores)
+    mixed = [np.array([0.0, 1.0]), np.array([0.0, 1.0])]
+    low, high = transfer_report.stratified_interval(mixed)
+    assert (low, high) == (0.0, 1.0)
+
+
+def test_the_best_return_known_is_within_the_limits_and_carries_over_to_other_units(tmp_path):
+    def told(job, *seeds):
+        found = {
+            str(i): {"return": {"mean": earned}, "costs": [{"mean": cost}], "best_epoch": None}
+            for i, (earned, cost) in enumerate(seeds)
+        }
+        limits = list(CASES[job.case].limits or ())
+        more = (
+            {"posed": {"limits": limits, "cost_names": ["c"]}, "allowance": [0.05 * limits[0]]}
+            if job.kind == "reference"
+            else {}
+        )
+        transfer.add(job, {"seeds": found} | more, tmp_path)
+
+    told(Job("reference", "pendulum", "start", ()), (-1200.0, 60.0))
+    told(Job("reference", "pendulum-units", "start", ()), (-1.2e6, 0.06))
+    told(Job("study", "pendulum", "apdo", ()), (-300.0, 20.0), (-100.0, 25.5))
+    told(Job("long", "pendulum", "cpo", ()), (-200.0, 25.0))
+    told(Job("peers", "pendulum", "fsrl-cpo", ()), (-250.0, 2.0))
+    found = transfer_report.problem_of("pendulum", tmp_path)
+    other = transfer_report.problem_of("pendulum-units", tmp_path)
+    assert found is not None
+    assert other is not None
+    assert (found.best, found.best_by, found.start) == (-200.0, "CPO, long", -1200.0)
+    assert found.normalised(-700.0) == pytest.approx(0.5)
+    assert other.best == -200_000.0
+    assert transfer_report.problem_of("cartpole", tmp_path) is None
