@@ -38,10 +38,10 @@ def rules(optimum: float, excess: float) -> dict[str, tuple[dual.Config, float]]
     return {
         "ascent": (dual.Ascent(), step),
         "ascent, decay 0.5": (dual.Ascent(decay=0.5), 4.0 * step),
-        "PID": (dual.Pid(proportional=proportional, most=0.0), step),
+        "PID": (dual.Pid(proportional=proportional, far=0.0, most=0.0), step),
         "Adam": (dual.Adam(), 0.02 * optimum),
         "ascent, at most 1.25 λ*": (dual.Ascent(most=1.25 * optimum), step),
-        "PID, at most 0.75 λ*": (dual.Pid(proportional=proportional, most=0.75 * optimum), step),
+        "PID, at most 0.75 λ*": (dual.Pid(proportional=proportional, far=0.0, most=0.75 * optimum), step),
     }
 
 
