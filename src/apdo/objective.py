@@ -157,17 +157,18 @@ def _episode_means(
     steps = batch.step.shape[0]
     begins = batch.step == 0
     begun = jnp.cumsum(jnp.sum(begins, axis=1))
-    weight = (1.0 / begun[steps - 1 - batch.step])[..., None] * factors[None, None] ** batch.step[..., None]
-    weighted = weight * signal
+    episodes = jnp.sum(begins).astype(signal.dtype)
+    # Where every episode could be seen to its end the ratio is 1, and a mean is the plain one to the last digit.
+    ratio = episodes / begun[steps - 1 - batch.step]
+    weighted = ratio[..., None] * factors[None, None] ** batch.step[..., None] * signal
     # What an episode's step of index t adds on average, and what one that began at a given time adds in all.
     by_index = jax.ops.segment_sum(weighted.reshape(-1, signal.shape[-1]), batch.step.reshape(-1), num_segments=steps)
     expected = jnp.cumsum(by_index / begun[::-1][:, None].clip(1), axis=0)[::-1]
-    mean = jnp.sum(weighted, axis=(0, 1))
+    mean = jnp.sum(weighted, axis=(0, 1)) / episodes
     # From each step to the end of its episode or of the batch, so that at its first step all that was seen of it.
     seen = episode_totals(weighted, batch.ended, jnp.ones_like(factors))
     residual = jnp.where(begins[..., None], seen - expected[:, None], 0.0)
-    episodes = jnp.sum(begins).astype(mean.dtype)
-    squares = jnp.sum(jnp.square(residual), axis=(0, 1))
+    squares = jnp.sum(jnp.square(residual), axis=(0, 1)) / jnp.square(episodes)
     error = jnp.sqrt(squares * episodes / jnp.maximum(episodes - 1.0, 1.0))
     # A single episode says nothing of its own error.
     return mean, jnp.where(episodes > 1.0, error, jnp.abs(mean))

@@ -18,7 +18,7 @@ SMALL = {
 }
 
 
-def coin_log(cost_discount, limit, *, unit=1.0, episodes=60):
+def coin_log(cost_discount, limit, *, unit=1.0, episodes=400):
     """Every step costs one unit or nothing, by a coin that no action moves: 30 of 60 steps, in the mean."""
     rng = np.random.default_rng(0)
     count = episodes * LENGTH

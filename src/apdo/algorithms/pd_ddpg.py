@@ -171,8 +171,10 @@ class LearnerState(eqx.Module):
     """The variance of λ, without its passing terms, over the same iterations, in the problem's units squared."""
     integral_mean: Float[Array, " M"]
     """And its mean."""
-    critic_cost: Float[Array, " M"]
+    cost_mean: Float[Array, " M"]
     """What the cost critics say of the actor, averaged over the same iterations, in the problem's units."""
+    critic_cost: Float[Array, " M"]
+    """The same, averaged over the last block only."""
     cloning: Float[Array, ""]
     """w: the configured one, or a member's own in an ensemble."""
     iteration: Int[Array, ""]
@@ -213,6 +215,7 @@ def start(
         multiplier_mean=jnp.zeros_like(multiplier),
         multiplier_swing=jnp.zeros_like(multiplier),
         integral_mean=jnp.zeros_like(multiplier),
+        cost_mean=jnp.zeros_like(multiplier),
         critic_cost=jnp.zeros_like(multiplier),
         cloning=jnp.asarray(config.cloning) if cloning is None else cloning,
         iteration=jnp.asarray(0),
@@ -259,10 +262,11 @@ def learn(
         value, integral, cost = sums / count * jnp.stack([units.price, units.price, units.total])
         ahead = integral - state.integral_mean
         swing = (1.0 - share) * (state.multiplier_swing + share * jnp.square(ahead))
-        means = (state.multiplier_mean, state.integral_mean, state.critic_cost)
+        means = (state.multiplier_mean, state.integral_mean, state.cost_mean)
         told = [mean + share * (new - mean) for mean, new in zip(means, (value, integral, cost), strict=True)]
+        told = (*told, swing, cost)
         return eqx.tree_at(
-            lambda s: (s.multiplier_mean, s.integral_mean, s.critic_cost, s.multiplier_swing), after, (*told, swing)
+            lambda s: (s.multiplier_mean, s.integral_mean, s.cost_mean, s.multiplier_swing, s.critic_cost), after, told
         )
 
     return jax.lax.while_loop(lambda state: state.iteration < end, block, state)
@@ -421,6 +425,7 @@ def iterate(
         multiplier_mean=state.multiplier_mean,
         multiplier_swing=state.multiplier_swing,
         integral_mean=state.integral_mean,
+        cost_mean=state.cost_mean,
         critic_cost=state.critic_cost,
         cloning=state.cloning,
         iteration=state.iteration + 1,

@@ -74,7 +74,7 @@ def diagnose(
         calibrated=critic_says.mean(axis=0),
         calibration_error=(critic_says - logged_says).std(axis=0, ddof=1) / np.sqrt(n),
         tail=tail,
-        actor_cost=np.asarray(members.critic_cost, np.float64),
+        actor_cost=np.asarray(members.cost_mean, np.float64),
         disagreement=judged.std(axis=1).mean(axis=0),
         swing=np.median(np.sqrt(np.asarray(members.multiplier_swing, np.float64)), axis=0),
         distance=distance,
