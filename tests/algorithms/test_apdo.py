@@ -13,9 +13,10 @@ from apdo import loop
 from apdo.algorithms import apdo, dual_estimate, k_adj, pd_ddpg, pdo
 from apdo.algorithms.trial import Trial
 from apdo.core import critics, dual, policies, replay
+from apdo.core.data import flatten
 from apdo.errors import InvalidInput
 from apdo.objective import Measurement
-from problems import Reach, run, training_of
+from problems import Reach, problem_of, random_batch, run, training_of
 
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 K_ADJ = 2
@@ -82,43 +83,61 @@ def assert_same(ours, theirs):
         np.testing.assert_array_equal(one, other)
 
 
-def at_the_adjustment(config, seeds=(0,), **options):
-    """A state after one epoch, its adjuster, and the learners that have finished their work."""
-    training = training_of(apdo, config, Reach(costs=2), **options)
-    chunk = loop.make_advance(training)(loop.start(training, list(seeds)), jnp.asarray(1, dtype=jnp.int32))
+@pytest.fixture(scope="module")
+def finished():
+    """Two seeds after one epoch, their adjuster, and the learners that have done their work."""
+    training = training_of(apdo, dual_config(k_adj=0), Reach(costs=2))
+    chunk = loop.make_advance(training)(loop.start(training, [0, 1]), jnp.asarray(1, dtype=jnp.int32))
     adjuster = loop.Adjuster(training)
     return chunk.state, adjuster, adjuster.work(chunk.state, adjuster.begin(chunk.state), adjuster.total)
 
 
-def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers_which_are_the_unit_from_then_on():
-    state, adjuster, learner = at_the_adjustment(dual_config(k_adj=0))
-    members = np.asarray(learner.multiplier_mean)[0]
-    assert members.shape == (3, 2)
-    assert np.all(members.std(axis=0) > 0)
-    middle = np.median(members, axis=0)[None]
-    adjusted, reported = adjuster.finish(state, learner, jnp.asarray([True]))
+def finish(finished, *supported):
+    """What the adjustment makes of a copy of the state, since it uses it up."""
+    state, adjuster, learner = finished
+    copy = dataclasses.replace(state, algorithm=jax.tree.map(jnp.copy, state.algorithm))
+    return adjuster.finish(copy, learner, jnp.asarray(supported))
+
+
+def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers_which_are_the_unit_from_then_on(finished):
+    _, _, learner = finished
+    members = np.asarray(learner.multiplier_mean)
+    assert members.shape == (2, 3, 2)
+    assert np.all(members.std(axis=1) > 0)
+    middle = np.median(members, axis=1)
+    adjusted, reported = finish(finished, True, True)
     np.testing.assert_array_equal(adjusted.algorithm.pdo.multiplier.value, middle)
     np.testing.assert_array_equal(adjusted.algorithm.pdo.multiplier.integral, middle)
     np.testing.assert_array_equal(adjusted.algorithm.pdo.units.jumped, middle)
     np.testing.assert_array_equal(reported.multiplier, middle)
-    reach = 1.645 * members.std(axis=0, ddof=1)
+    reach = 1.645 * members.std(axis=1, ddof=1)
     np.testing.assert_allclose(reported.low, np.maximum(middle - reach, 0.0), rtol=1e-4)
     np.testing.assert_allclose(reported.high, middle + reach, rtol=1e-4)
     assert int(learner.iteration[0, 0]) == 150
 
 
-def test_an_adjustment_that_the_data_do_not_support_changes_nothing_but_of_the_seeds_that_they_do():
-    state, adjuster, learner = at_the_adjustment(dual_config(k_adj=0), seeds=(0, 1))
-    before = leaves(state.algorithm)
+def test_an_adjustment_that_the_data_do_not_support_changes_nothing_but_of_the_seeds_that_they_do(finished):
+    state, adjuster, learner = finished
     estimate = np.median(np.asarray(learner.multiplier_mean), axis=1)
     assert adjuster.open(state)
-    after, found = adjuster.finish(state, learner, jnp.asarray([False, True]))
-    assert_same([leaf[0] for leaf in leaves(after.algorithm)], [leaf[0] for leaf in before])
+    after, found = finish(finished, False, True)
+    assert_same([leaf[0] for leaf in leaves(after.algorithm)], [leaf[0] for leaf in leaves(state.algorithm)])
     assert np.isnan(found.multiplier[0]).all()
     np.testing.assert_array_equal(after.algorithm.pdo.multiplier.value[1], estimate[1])
     np.testing.assert_array_equal(found.multiplier[1], estimate[1])
     np.testing.assert_array_equal(after.algorithm.adjusted, [False, True])
     assert adjuster.open(after)
+
+
+def test_a_seed_that_has_been_adjusted_is_not_adjusted_again_with_the_others(finished):
+    _, adjuster, learner = finished
+    state, _ = finish(finished, False, True)
+    kept = [leaf[1] for leaf in leaves(state.algorithm)]
+    after, found = adjuster.finish(state, learner, jnp.asarray([True, True]))
+    assert_same([leaf[1] for leaf in leaves(after.algorithm)], kept)
+    assert np.isfinite(found.multiplier[0]).all()
+    assert np.isnan(found.multiplier[1]).all()
+    assert not adjuster.open(after)
 
 
 def test_a_refused_adjustment_is_tried_again_when_the_data_have_doubled_at_most_three_times():
@@ -131,18 +150,6 @@ def test_a_refused_adjustment_is_tried_again_when_the_data_have_doubled_at_most_
     # The buffer has room for the last of them.
     training = training_of(apdo, dual_config(k_adj=0, check=True), Reach(costs=2))
     assert jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm.buffer).capacity == 8 * 200
-
-
-def test_a_seed_that_has_been_adjusted_is_not_adjusted_again_with_the_others():
-    state, adjuster, learner = at_the_adjustment(dual_config(k_adj=0), seeds=(0, 1))
-    state, _ = adjuster.finish(state, learner, jnp.asarray([False, True]))
-    learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
-    kept = [leaf[1] for leaf in leaves(state.algorithm)]
-    after, found = adjuster.finish(state, learner, jnp.asarray([True, True]))
-    assert_same([leaf[1] for leaf in leaves(after.algorithm)], kept)
-    assert np.isfinite(found.multiplier[0]).all()
-    assert np.isnan(found.multiplier[1]).all()
-    assert not adjuster.open(after)
 
 
 JUMP: dict[str, Any] = {
@@ -407,15 +414,17 @@ def test_an_interval_is_narrow_against_the_largest_multiplier_in_units_that_can_
     config = dataclasses.replace(
         config, off_policy=dataclasses.replace(JUMPING, learner=dataclasses.replace(ACTOR, units="data"))
     )
-    training = training_of(apdo, config, Reach(costs=2))
-    state, _ = run(training, [0], 1)
-    buffer = jax.tree.map(lambda leaf: leaf[0], state.algorithm.buffer)
-    _, units = pd_ddpg.view(config.off_policy.learner, training.problem, buffer)
+    task = Reach(costs=2)
+    problem = problem_of(task, 200)
+    batch = random_batch(jax.random.key(1), task, 10, 20)
+    batch = dataclasses.replace(batch, cost=batch.cost * jnp.asarray([[[1.0, 3.0]]]))
+    buffer = replay.insert(pd_ddpg.empty_buffer(problem, 200), flatten(batch))
+    _, units = pd_ddpg.view(config.off_policy.learner, problem, buffer)
     assert abs(units.price[0] / units.price[1] - 1.0) > 0.2, "the units must differ for a mix-up to show"
     for widths, narrow in (((0.5, 0.5), True), ((0.5, 0.7), False), ((0.7, 0.5), False)):
         multiplier, width = jnp.asarray([0.0, 2.0]) * units.price, jnp.asarray(widths) * units.price
         found = dual_estimate.Estimate(multiplier=multiplier, low=multiplier - width / 2, high=multiplier + width / 2)
-        assert bool(k_adj._narrow(config, training.problem, buffer, found)) == narrow
+        assert bool(k_adj._narrow(config, problem, buffer, found)) == narrow
 
 
 def test_a_run_with_k_adj_auto_records_the_jump_where_it_came(tmp_path):
