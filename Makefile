@@ -29,7 +29,7 @@ test-mujoco: .venv/mujoco
 # Safety-Gymnasium's tasks, and the bridge with the old Gymnasium that they need.
 test-safety-gymnasium: .venv-safety/ready
 	.venv-safety/bin/python -m pytest tests/safety/test_safety_gymnasium.py tests/safety/test_safety_benchmark.py \
-	  tests/safety/test_safety_point.py tests/safety/test_velocity_steps.py \
+	  tests/safety/test_point_steps.py tests/safety/test_velocity_steps.py \
 	  tests/envs/test_safety.py tests/envs/test_host.py
 
 # The JAX-native environments before stable-baselines3's checker.

@@ -201,7 +201,9 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(result, tmp_path, damag
 
 def test_a_checkpoint_of_other_shapes_is_refused(result):
     experiment = settings.specify(
-        "apdo", "point-gather", {"policy.hidden": (4,), "batch": 300, "epochs": 4, "k_adj": 1}
+        "apdo",
+        "point-gather",
+        {"policy.hidden": (4,), "off_policy.learner.actor_hidden": (4,), "batch": 300, "epochs": 4, "k_adj": 1},
     )
     like = jax.eval_shape(lambda: loop.start(runner.training_of(experiment), [5, 6]))
     with pytest.raises(apdo.InvalidInput, match=r"this run's settings make it|not a whole checkpoint"):

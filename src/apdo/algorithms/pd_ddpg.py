@@ -367,12 +367,12 @@ def iterate(
     draws: Draws,
     limit: Float[Array, " M"],
     rate: float | Float[Array, ""] = 1.0,
-    follow: float = 0.001,
+    follow: float | None = None,
 ) -> tuple[LearnerState, Float[Array, " M"]]:
     """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
 
     The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this
-    iteration. Rates are multiplied by `rate`; targets follow by `follow`.
+    iteration. Rates are multiplied by `rate`; targets follow by `follow`, or as configured.
     """
     batch = draws.batch
     target = targets(problem, state.target, draws)
@@ -414,7 +414,7 @@ def iterate(
     learned = eqx.tree_at(lambda n: n.actor, judged, actor)
     after = LearnerState(
         learned=learned,
-        target=jax.tree.map(partial(_follow, follow), learned, state.target),
+        target=jax.tree.map(partial(_follow, config.target_rate if follow is None else follow), learned, state.target),
         critic_optimiser=critic_optimiser,
         actor_optimiser=actor_optimiser,
         multiplier=dual.update(config.rule, state.multiplier, cost - limit, rate * config.dual_rate),
