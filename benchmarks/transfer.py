@@ -54,7 +54,7 @@ class Job:
     """Seeds of a problem and algorithm that one process runs."""
 
     kind: str
-    """study, long or reference."""
+    """study, long, reference or peers."""
     case: str
     algorithm: str
     seeds: tuple[int, ...]
@@ -284,8 +284,8 @@ def work_apart(job: Job, given: argparse.Namespace, cores: list[int]) -> str:
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | threads
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "found.json"
-        command = [sys.executable, "-m", "benchmarks.transfer", "--job", told, str(result)]
-        command += [f"--with={change}" for change in given.changes]
+        module = "benchmarks.peers_transfer" if job.kind == "peers" else "benchmarks.transfer"
+        command = [sys.executable, "-m", module, "--job", told, str(result), *given.passed_on]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             return f"{job}: FAILED: {(done.stderr.strip() or 'no word').splitlines()[-1]}"
@@ -297,6 +297,15 @@ def work_apart(job: Job, given: argparse.Namespace, cores: list[int]) -> str:
 
 
 _FILING = threading.Lock()
+
+
+def taken_up(told: str) -> Job:
+    """The job that another process gave to this one, which keeps to the cores that come with it."""
+    found = json.loads(told)
+    cores = found.pop("cores")
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    return Job(**found | {"seeds": tuple(found["seeds"])})
 
 
 def _in_words(seed: dict[str, Any]) -> str:
@@ -360,14 +369,11 @@ def main() -> None:
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job:
-        told = json.loads(given.job[0])
-        cores = told.pop("cores")
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, cores)
-        work(Job(**told | {"seeds": tuple(told["seeds"])}), parsed(given.changes), Path(given.job[1]))
+        work(taken_up(given.job[0]), parsed(given.changes), Path(given.job[1]))
         return
     if given.changes and given.out == RESULTS:
         parser.error("--with is for trials: give a folder of their own with --out")
+    given.passed_on = [f"--with={change}" for change in given.changes]
     if not given.table:
         run_all(list(wanted(given)), given)
     if given.table or given.only is None:

@@ -194,3 +194,39 @@ def test_the_best_return_known_is_within_the_limits_and_carries_over_to_other_un
     assert found.normalised(-700.0) == pytest.approx(0.5)
     assert other.best == -200_000.0
     assert transfer_report.problem_of("cartpole", tmp_path) is None
+
+
+def test_a_peers_environment_has_the_costs_of_the_case_and_books_every_episode():
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from benchmarks import peers_transfer
+
+    plain = (0.0, 0.0)
+    for name, action, fast in (("pendulum", [2.0], lambda seen: abs(seen[2]) > 4), ("navigation", [1.0, 0.0], None)):
+        for other in (name, f"{name}-units"):
+            units = (1.0, 1.0) if other == name else (REWARDS, COSTS)
+            book = peers_transfer.Book()
+            env = peers_transfer.environment(CASES[other], book, 7)
+            seen, _ = env.reset()
+            reward, cost, ended = 0.0, 0.0, False
+            while not ended:
+                before = seen
+                seen, earned, terminated, truncated, info = env.step(np.array(action, np.float32))
+                reward, cost, ended = reward + float(earned), cost + info["cost"], terminated or truncated
+                if fast is not None:
+                    assert info["cost"] == pytest.approx(units[1] * fast(before))
+            assert book.ends == [(book.samples, pytest.approx(reward), pytest.approx(cost))]
+            assert cost > 0
+            if other == name:
+                plain = (reward, cost)
+            assert (reward, cost) == pytest.approx((plain[0] * units[0], plain[1] * units[1]), rel=1e-5)
+
+
+def test_a_peers_curve_is_the_mean_of_the_episodes_that_ended_in_each_chunk():
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from benchmarks import peers_transfer
+
+    ends = [(500, 1.0, 4.0), (10_000, 3.0, 0.0), (10_001, 5.0, 1.0), (30_500, 9.0, 7.0)]
+    curve = peers_transfer.Book(samples=31_000, ends=ends).curve()
+    assert curve["samples"].tolist() == [10_000, 20_000, 31_000]
+    assert curve["return"].tolist() == [2.0, 5.0, 9.0]
+    assert curve["costs"].tolist() == [[2.0], [1.0], [7.0]]

@@ -1,0 +1,348 @@
+"""FSRL's and OmniSafe's algorithms, with their own defaults, on the problems of benchmarks.transfer.
+
+    python -m benchmarks.peers_transfer --only 'pendulum/fsrl-.*' --seeds 0     a part: PROBLEM/ALGORITHM as a pattern
+    python -m benchmarks.peers_transfer --samples 20000 --out /tmp/try          a short trial
+
+They take continuous actions and one cost, and constrain the total of an episode. They are given the limit and the
+number of samples; the rest is theirs. Two defaults are not kept: FSRL stops as soon as a return of 450 is reached,
+which means nothing here, and OmniSafe asks for 16 threads. Both play the 1,000 episodes with the policy as it was
+trained, stochastic like ours; what its mode earns is filed beside it. Results go to results/transfer/peers.
+
+Both live in one environment of their own, with Python 3.11, whatever old pins they have:
+
+    pip install torch==2.13.0 'numpy<2.3' gymnasium tensorboard numba h5py packaging pyyaml rich typer -e '.[mujoco]'
+    pip install --no-deps fast-safe-rl==0.1.0 tianshou==0.5.0 omnisafe==0.5.0
+
+Packages that they import for other purposes (loggers, plots, other environments) are stood in for where absent.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import importlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import gymnasium
+import numpy as np
+
+from apdo.envs import expressions
+from apdo.options import override
+from benchmarks import transfer, transfer_problems
+from benchmarks.transfer import EPISODES, FRESH, RESULTS, Job
+from benchmarks.transfer_problems import CASES, COSTS, REWARDS, Case
+
+PROBLEMS = [
+    name
+    for name, case in CASES.items()
+    if case.environment
+    in ("point-gather", "navigation", "Pendulum-v1", "MountainCarContinuous-v0", "halfcheetah-velocity")
+]
+COPIES = 10
+"""Environments side by side in FSRL, as in its own example, and in evaluations."""
+CHUNK = 10_000
+"""Samples whose episodes make one point of a training curve."""
+ABSENT = ("wandb", "safety_gymnasium", "seaborn", "pandas", "moviepy", "gdown", "bullet_safety_gym", "pyrallis")
+PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "jax", "fast-safe-rl", "tianshou", "omnisafe")
+
+Act = Callable[[np.ndarray, bool], np.ndarray]
+"""(observations, whether to take the mode) ↦ actions of the environment."""
+
+
+@dataclasses.dataclass
+class Book:
+    """Return and cost of every episode that ended, and after how many samples of all environments it did."""
+
+    samples: int = 0
+    ends: list[tuple[int, float, float]] = dataclasses.field(default_factory=list)
+
+    def curve(self) -> dict[str, np.ndarray]:
+        """Means over the episodes that ended within each chunk of samples."""
+        ends = np.asarray(self.ends)
+        chunks = ((ends[:, 0] - 1) // CHUNK).astype(int)
+        there = np.unique(chunks)
+        mean = np.array([ends[chunks == chunk, 1:].mean(axis=0) for chunk in there])
+        samples = np.minimum((there + 1) * CHUNK, self.samples)
+        return {"samples": samples, "return": mean[:, 0], "costs": mean[:, 1:]}
+
+
+class Booked(gymnasium.Wrapper):
+    """Says what a step costs in `info["cost"]`, seeds the first reset, and keeps the book."""
+
+    def __init__(self, env: Any, book: Book, cost: Callable[..., float], seed: int, units: float = 1.0) -> None:
+        super().__init__(env)
+        self.book, self.cost, self.units = book, cost, units
+        self._seed: int | None = seed
+        self._before: Any = None
+        self._totals = np.zeros(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, the first one with this wrapper's own seed."""
+        self._before, info = self.env.reset(seed=self._seed if seed is None else seed, options=options)
+        self._seed, self._totals = None, np.zeros(2)
+        return self._before, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step."""
+        after, reward, terminated, truncated, info = self.env.step(action)
+        reward, cost = self.units * float(reward), self.cost(self._before, action, after, info)
+        self._before = after
+        self.book.samples += 1
+        self._totals += (reward, cost)
+        if terminated or truncated:
+            self.book.ends.append((self.book.samples, float(self._totals[0]), float(self._totals[1])))
+        return after, reward, terminated, truncated, info | {"cost": cost}
+
+
+def environment(case: Case, book: Book, seed: int) -> gymnasium.Env[Any, Any]:
+    """One copy of a problem's environment."""
+    name, task = transfer_problems.task_of(case)
+    if name in ("point-gather", "navigation"):
+        from apdo.envs.native import NativeEnv
+
+        factor, units = (1.0, 1.0) if case.units_of is None else (COSTS, REWARDS)
+        return Booked(NativeEnv(name), book, lambda *step: factor * step[3]["cost"], seed, units)
+    costs, _ = override(task(), case.options).own_costs()
+    return Booked(task.make(), book, _cost(costs[0]), seed)
+
+
+def _cost(given: Any) -> Callable[..., float]:
+    """A cost of one step, (observation, action, next observation, info) ↦ number, from a function or an expression."""
+    if not isinstance(given, str):
+        return lambda *step: float(given(*step))
+    parsed = expressions.parse(given)
+
+    def cost(before: Any, action: Any, after: Any, info: dict[str, Any]) -> float:  # noqa: ARG001
+        data = {"obs": before, "action": action, "next_obs": after}
+        return float(parsed({name: np.atleast_2d(np.asarray(value)) for name, value in data.items()})[0])
+
+    return cost
+
+
+def stand_in() -> None:
+    """Let packages that are not needed here be imported though they are absent."""
+    for name in ABSENT:
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            sys.modules[name] = mock.MagicMock()
+            sys.modules[name].__spec__ = ModuleSpec(name, None)
+
+
+def loaded(name: str) -> Any:
+    """A module that only the peers' environment has."""
+    return importlib.import_module(name)
+
+
+def limit_of(case: Case) -> float:
+    """The only limit of a case."""
+    assert case.limits is not None
+    [limit] = case.limits
+    return limit
+
+
+def fsrl(case: Case, algorithm: str, seed: int, samples: int, book: Book) -> tuple[Act, dict[str, Any]]:
+    """Train one of FSRL's agents."""
+    torch, tianshou = loaded("torch"), loaded("tianshou")
+    kind = getattr(
+        loaded("fsrl.agent"), {"ppo-lag": "PPOLagAgent", "trpo-lag": "TRPOLagAgent", "cpo": "CPOAgent"}[algorithm]
+    )
+    limit = limit_of(case)
+    threads = torch.get_num_threads()
+    agent = kind(environment(case, Book(), seed), cost_limit=limit, seed=seed, thread=threads)
+    vector = tianshou.env.DummyVectorEnv
+    train = vector([lambda i=i: environment(case, book, 1000 * seed + i) for i in range(COPIES)])
+    test = vector([lambda: environment(case, Book(), 1000 * seed + 999)])
+    agent.learn(train, test, epoch=samples // CHUNK, reward_threshold=np.inf, verbose=False, show_progress=False)
+
+    def act(observations: np.ndarray, mode: bool) -> np.ndarray:
+        agent.policy.train(not mode)
+        with torch.no_grad():
+            chosen = agent.policy(tianshou.data.Batch(obs=observations, info={})).act
+        return np.asarray(agent.policy.map_action(np.asarray(chosen)))
+
+    return act, {"agent": kind.__name__, "cost_limit": limit, "epoch": samples // CHUNK, "copies": COPIES}
+
+
+def omnisafe(case: Case, algorithm: str, seed: int, samples: int, book: Book) -> tuple[Act, dict[str, Any]]:
+    """Train one of OmniSafe's agents."""
+    torch = loaded("torch")
+    loaded("omnisafe.envs.core").env_register(_omnisafe_environment(case, book, seed))
+    name = {"ppo-lag": "PPOLag", "trpo-lag": "TRPOLag", "cpo": "CPO"}[algorithm]
+    where = "algo_cfgs" if name == "CPO" else "lagrange_cfgs"
+    with tempfile.TemporaryDirectory() as folder:
+        given = {
+            "seed": seed,
+            "train_cfgs": {"total_steps": samples, "torch_threads": torch.get_num_threads()},
+            "logger_cfgs": {"use_wandb": False, "use_tensorboard": False, "log_dir": folder},
+            where: {"cost_limit": limit_of(case)},
+        }
+        wrapped = loaded("omnisafe").Agent(name, "Transfer-v0", custom_cfgs=given)
+        wrapped.agent.learn()
+    agent = wrapped.agent
+    normaliser = agent._env.save().get("obs_normalizer")
+    space = environment(case, Book(), 0).action_space
+    assert isinstance(space, gymnasium.spaces.Box)
+
+    def act(observations: np.ndarray, mode: bool) -> np.ndarray:
+        with torch.no_grad():
+            seen = torch.as_tensor(observations, dtype=torch.float32)
+            if normaliser is not None:
+                seen = torch.clamp((seen - normaliser.mean) / normaliser.std, -normaliser._clip, normaliser._clip)
+            chosen = agent._actor_critic.actor.predict(seen, deterministic=mode).numpy()
+        return space.low + (space.high - space.low) * (chosen + 1.0) / 2.0
+
+    return act, json.loads(json.dumps(wrapped.cfgs.todict(), default=str))
+
+
+def _omnisafe_environment(case: Case, book: Book, seed: int) -> type[Any]:
+    """A problem as OmniSafe wants environments."""
+    torch = loaded("torch")
+
+    class Transfer(loaded("omnisafe.envs.core").CMDP):
+        need_auto_reset_wrapper, need_time_limit_wrapper = True, False
+        _support_envs = ["Transfer-v0"]  # noqa: RUF012
+        _num_envs = 1
+
+        def __init__(self, env_id: str, **kwargs: Any) -> None:  # noqa: ARG002
+            super().__init__(env_id)
+            self._env = environment(case, book, 1000 * seed)
+            self._observation_space, self._action_space = self._env.observation_space, self._env.action_space
+            self._metadata = {}
+
+        def step(self, action: Any) -> Any:
+            after, reward, terminated, truncated, info = self._env.step(action.detach().cpu().numpy())
+            numbers = (reward, info["cost"], terminated, truncated)
+            seen = torch.as_tensor(np.asarray(after), dtype=torch.float32)
+            return seen, *(torch.as_tensor(number, dtype=torch.float32) for number in numbers), {}
+
+        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            observed, info = self._env.reset(seed=seed, options=options)
+            return torch.as_tensor(np.asarray(observed), dtype=torch.float32), info
+
+        def set_seed(self, seed: int) -> None:
+            self.reset(seed=seed)
+
+        @property
+        def max_episode_steps(self) -> int:
+            return case.horizon
+
+        def render(self) -> None:
+            return None
+
+        def close(self) -> None:
+            self._env.close()
+
+    return Transfer
+
+
+def played(case: Case, act: Act, seed: int, mode: bool) -> dict[str, Any]:
+    """Return and cost over fresh episodes, as many of each copy."""
+    from apdo.experiment.evaluation import Estimate
+
+    books = [Book() for _ in range(COPIES)]
+    copies = [environment(case, book, FRESH + 1000 * seed + i) for i, book in enumerate(books)]
+    observations = np.stack([np.asarray(copy.reset()[0], dtype=np.float32) for copy in copies])
+    quota = EPISODES // COPIES
+    while any(len(book.ends) < quota for book in books):
+        actions = act(observations, mode)
+        for i, copy in enumerate(copies):
+            if len(books[i].ends) < quota:
+                after, _, terminated, truncated, _ = copy.step(actions[i])
+                observations[i] = copy.reset()[0] if terminated or truncated else after
+    ends = np.array([book.ends for book in books])[..., 1:].reshape(-1, 2)
+    earned, cost = (dataclasses.asdict(Estimate.of(values)) for values in ends.T)
+    return {"return": earned, "costs": [cost], "total_costs": [cost]}
+
+
+PEERS = {"fsrl": fsrl, "omnisafe": omnisafe}
+ALGORITHMS = [f"{peer}-{algorithm}" for peer in PEERS for algorithm in ("ppo-lag", "trpo-lag", "cpo")]
+
+
+def train(job: Job, samples: int) -> dict[str, Any]:
+    """What one seed of a peer came to, in the shape of the study's own results."""
+    torch = loaded("torch")
+    stand_in()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    case, seed, book = CASES[job.case], job.seeds[0], Book()
+    peer, _, algorithm = job.algorithm.partition("-")
+    began = time.perf_counter()
+    act, config = PEERS[peer](case, algorithm, seed, samples or case.samples, book)
+    seconds = time.perf_counter() - began
+    curve, limits = book.curve(), np.asarray(case.limits)
+    found = played(case, act, seed, mode=False) | {
+        "mode": played(case, act, seed, mode=True),
+        "samples": book.samples,
+        "best_epoch": transfer.best_epoch(curve, limits, (transfer.WITHIN - 1.0) * limits),
+        "curve": transfer.thinned(curve),
+        "seconds": round(seconds, 1),
+        "device": f"cpu, torch {torch.__version__}",
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "commit": _commit(),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    posed = {"limits": list(limits), "cost_names": ["cost"], "cost_discount": 1.0, "horizon": case.horizon}
+    return {"posed": posed, "config": config, "seeds": {str(seed): found}}
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a peer's result depends on."""
+    there = {name: metadata.version(name) for name in PACKAGES if importlib.util.find_spec(_module(name)) is not None}
+    return {"python": sys.version.split()[0]} | there
+
+
+def _module(package: str) -> str:
+    return {"fast-safe-rl": "fsrl"}.get(package, package)
+
+
+def _commit() -> str:
+    from apdo.experiment import records
+
+    return records.commit()
+
+
+def jobs(given: argparse.Namespace) -> list[Job]:
+    """The seeds that are not there."""
+    found = []
+    for problem in PROBLEMS:
+        for algorithm in ALGORITHMS:
+            if given.only and not re.fullmatch(given.only, f"{problem}/{algorithm}"):
+                continue
+            whole = Job("peers", problem, algorithm, given.seeds)
+            there = {} if given.again else transfer.read(transfer.path_of(whole, given.out)).get("seeds", {})
+            found += [dataclasses.replace(whole, seeds=(seed,)) for seed in given.seeds if str(seed) not in there]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--only", help="a pattern for PROBLEM/ALGORITHM")
+    parser.add_argument("--seeds", default=transfer.SEEDS, type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument("--samples", type=int, default=0, help="of a run; 0: the problem's, for trials in --out")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        job = transfer.taken_up(given.job[0])
+        Path(given.job[1]).write_text(json.dumps(train(job, given.samples)), encoding="utf-8")
+        return
+    if given.samples and given.out == RESULTS:
+        parser.error("--samples is for trials: give a folder of their own with --out")
+    given.passed_on = [f"--samples={given.samples}"]
+    transfer.run_all(jobs(given), given)
+
+
+if __name__ == "__main__":
+    main()
