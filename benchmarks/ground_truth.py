@@ -114,7 +114,7 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     task = experiment.environment_config
     model, optimum = solved(task)
     seeds = []
-    for i, policy in enumerate(result.policies):
+    for i, policy in enumerate(result.newest):
         found = exact.evaluate(model, probabilities(policy.network, task.observations()))
         multiplier = result.metrics["multiplier"][i, -AVERAGED:].mean(axis=0)
         seeds.append({"return": found.value, "costs": found.costs.tolist(), "multipliers": multiplier.tolist()})
