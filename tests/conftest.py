@@ -1,5 +1,7 @@
 """Every test runs with shape annotations checked and with implicit rank promotion forbidden."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,18 @@ from jaxtyping import install_import_hook
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Before anything of apdo is imported. As for pyright, an int may stand for a float (PEP 484's numeric tower).
 install_import_hook("apdo", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_memory_maps():
+    """Forget compiled programs before the process has as many memory maps as Linux allows by default, 65,530.
+
+    Each program of the CPU has some, and the one that gets none more crashes.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 25_000:
+        jax.clear_caches()
 
 
 @pytest.fixture
