@@ -19,7 +19,9 @@ Line 9' is not in the paper, which throws the off-policy actor away: the epoch a
 
 A jump is made only where the data support it. An estimate that `apdo dual` would call unsupported is refused, and so is
 an actor that does no better than the policy before it. A refused adjustment changes nothing, and is tried again when
-the data have doubled, at most `RETRIES` times. K_adj can also set itself (`k_adj`).
+the data have doubled, at most `RETRIES` times. So is one whose actor is an improvement, but beyond the limits: critics
+that saw little cost promise too little of it. What the trial shows beyond the limits, the next learner leaves unused
+(`reserve`). K_adj can also set itself (`k_adj`).
 """
 
 import dataclasses
@@ -30,7 +32,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import random
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import dual_estimate, k_adj, on_policy, pd_ddpg, pdo
 from apdo.algorithms.contract import Adjustment
@@ -90,6 +92,10 @@ class State(eqx.Module):
     adjusted: Bool[Array, ""]
     """Whether there has been an adjustment that was not refused."""
     trial: Trial | None
+    again: Bool[Array, ""]
+    """Whether another is wanted all the same: the actor that was taken is beyond the limits."""
+    reserve: Float[Array, " M"]
+    """What of the limits the off-policy learner leaves unused, since actors before have exceeded them."""
     search: k_adj.Search | None
 
     @property
@@ -114,6 +120,8 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         buffer=pd_ddpg.empty_buffer(problem, max(problem.batch, min(config.replay_capacity, needed))),
         adjusted=jnp.asarray(False),
         trial=Trial.none(inner, problem) if config.adjust == "primal-dual" else None,
+        again=jnp.asarray(False),
+        reserve=jnp.zeros(problem.constraints),
         search=_search(config, problem),
     )
 
@@ -171,16 +179,26 @@ def step(
     if config.explore:
         after = _choose(state.adjusted, after, _unchanged(state.pdo, after))
     if state.trial is None:
-        return State(after, buffer, state.adjusted, None, state.search), metrics
+        return dataclasses.replace(state, pdo=after, buffer=buffer), metrics
     # Where K_adj sets itself, the last actor need only be better.
     strict = True if state.search is None else state.search.checks < len(k_adj.CHECKS[config.adjust])
     onward, trial, taken = state.trial.verdict(config, problem, state.pdo, after, batch, key, strict=strict)
     refused = state.trial.on & ~taken
+    reserve, beyond = state.trial.corrected(problem, state.reserve, batch)
     metrics["actor_taken"] = taken.astype(jnp.float32)
     # What a refused actor saw stays out of the data: where observations do not tell everything, it makes the next one
     # as reckless (docs/sample-efficiency.md).
     buffer = replay.roll_back(~refused, buffer, state.buffer)
-    return State(onward, buffer, state.adjusted & ~refused, trial, state.search), metrics
+    after = State(
+        pdo=onward,
+        buffer=buffer,
+        adjusted=state.adjusted & ~refused,
+        trial=trial,
+        again=(state.again & ~taken) | (taken & beyond),
+        reserve=reserve,
+        search=state.search,
+    )
+    return after, metrics
 
 
 def _unchanged(before: pdo.State, after: pdo.State) -> pdo.State:
@@ -209,7 +227,9 @@ def _work(
     config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, iterations: Int[Array, ""]
 ) -> pd_ddpg.LearnerState:
     """Line 8."""
-    return dual_estimate.learn(config.off_policy, problem, members, state.buffer, iterations, state.statistics)
+    return dual_estimate.learn(
+        config.off_policy, problem, members, state.buffer, iterations, state.statistics, state.reserve
+    )
 
 
 def _finish(
@@ -233,7 +253,7 @@ def _jump(
     adjusted = jnp.ones_like(state.adjusted)
     if state.trial is not None:
         actor = dual_estimate.best_actor(
-            config.off_policy, problem, members, state.buffer, members.key[0], state.statistics
+            config.off_policy, problem, members, state.buffer, members.key[0], state.statistics, state.reserve
         )
         trial = state.trial.begin(state.pdo)
         policy = pd_ddpg.as_policy(config.off_policy.learner, actor)
@@ -242,8 +262,8 @@ def _jump(
 
 
 def _open(config: Config, state: State) -> Bool[Array, ""]:
-    """Whether an adjustment is still to be made: until one was, or again and again."""
-    return jnp.ones_like(state.adjusted) if config.again_every else ~state.adjusted
+    """Whether an adjustment is still to be made: until one was that keeps the limits, or again and again."""
+    return jnp.ones_like(state.adjusted) if config.again_every else ~state.adjusted | state.again
 
 
 adjustment = Adjustment(

@@ -82,11 +82,17 @@ def learn(
     buffer: replay.Replay,
     iterations: Int[Array, ""],
     statistics: Statistics | None = None,
+    reserve: Float[Array, " M"] | None = None,
 ) -> pd_ddpg.LearnerState:
-    """The members after so many iterations more, on observations normalised by `statistics`."""
+    """The members after so many iterations more, on observations normalised by `statistics`.
+
+    Of the limits, `reserve` is left unused.
+    """
 
     def one(member: pd_ddpg.LearnerState) -> pd_ddpg.LearnerState:
-        return pd_ddpg.learn(config.learner, problem, member, buffer, iterations, config.iterations, statistics)
+        return pd_ddpg.learn(
+            config.learner, problem, member, buffer, iterations, config.iterations, statistics, reserve
+        )
 
     return jax.vmap(one)(members)
 
@@ -124,13 +130,14 @@ def best_actor(
     buffer: replay.Replay,
     key: PRNGKeyArray,
     statistics: Statistics | None = None,
+    reserve: Float[Array, " M"] | None = None,
 ) -> pd_ddpg.Networks:
     """The member whose actor earns most within the limits, in the eyes of all critics, at starts of episodes.
 
     Every actor is judged by every member's critics, and by the worst of them: an actor flatters its own. What exceeds
     a limit counts a few times its price; at the price itself, any excess would be worth what it earns.
     """
-    problem, units = pd_ddpg.view(config.learner, problem, buffer)
+    problem, units = pd_ddpg.view(config.learner, problem, buffer, reserve)
     price = estimate(members).multiplier / units.price
     rows, count = replay.episode_starts(buffer)
     place_key, noise_key = random.split(key)

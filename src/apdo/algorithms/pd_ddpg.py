@@ -231,13 +231,14 @@ def learn(
     iterations: Int[Array, ""],
     total: int | None = None,
     statistics: Statistics | None = None,
+    reserve: Float[Array, " M"] | None = None,
 ) -> LearnerState:
     """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment.
 
     Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged. The
-    networks see observations normalised by `statistics`, where there are any.
+    networks see observations normalised by `statistics`, where there are any. Of the limits, `reserve` is left unused.
     """
-    problem, units = view(config, problem, buffer)
+    problem, units = view(config, problem, buffer, reserve)
     starts = replay.episode_starts(buffer) if config.dual_states == "starts" else None
     end = state.iteration + iterations
     follow = following(config, problem, total)
@@ -305,7 +306,7 @@ class Units(eqx.Module):
     reward: Float[Array, ""]
     cost: Float[Array, " M"]
     limit: Float[Array, " M"]
-    """d, in the learner's units."""
+    """d, less what of it is to be left unused, in the learner's units."""
     share: float = eqx.field(static=True)
     """What a cost of 1, as the limits mean it, has become in the learner's problem (`objective.total_share`)."""
 
@@ -325,7 +326,9 @@ class Units(eqx.Module):
         return dataclasses.replace(batch, reward=batch.reward / self.reward, cost=cost)
 
 
-def view(config: Learner, problem: Problem, buffer: replay.Replay) -> tuple[Problem, Units]:
+def view(
+    config: Learner, problem: Problem, buffer: replay.Replay, reserve: Float[Array, " M"] | None = None
+) -> tuple[Problem, Units]:
     """The problem as single transitions can tell it, and the units that a learner sees it in.
 
     Those of the data are, for each signal, σ √T: the deviation that a return would have if the signals of its T steps
@@ -338,7 +341,8 @@ def view(config: Learner, problem: Problem, buffer: replay.Replay) -> tuple[Prob
         steps = [objective.effective_steps(gamma, problem.horizon) for gamma in objective.sum_discounts(problem)]
         spread = replay.spread(buffer) * jnp.sqrt(jnp.asarray(steps))
         size = jnp.where(spread > 0.0, spread, 1.0)
-    return problem, Units(reward=size[0], cost=size[1:], limit=problem.limit / size[1:], share=share)
+    limit = problem.limit if reserve is None else problem.limit - share * reserve
+    return problem, Units(reward=size[0], cost=size[1:], limit=limit / size[1:], share=share)
 
 
 def _draw(

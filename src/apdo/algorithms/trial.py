@@ -34,6 +34,8 @@ ERRORS = 2.0
 """By how many standard errors of its own epoch's mean, on top of that."""
 DEAR = 2.0
 """What cost beyond a limit counts besides its price, in prices."""
+_LEAST_SHARE = 0.25
+"""To which share of itself one trial can lower what the next actor aims at."""
 REFITS = 10
 """Fits of the value functions, one after the other, to an actor that is taken."""
 
@@ -117,6 +119,22 @@ class Trial(eqx.Module):
             cost=jnp.where(remember, seen.cost, self.cost),
         )
         return onward, trial, taken
+
+    def corrected(
+        self, problem: Problem, reserve: Float[Array, " M"], batch: Transition
+    ) -> tuple[Float[Array, " M"], Bool[Array, ""]]:
+        """What the next actor is to leave unused of the limits, and whether this epoch shows its actor beyond them.
+
+        An actor aims at the cost d' = d - reserve. If it came to C > d instead, the next aims at d' d / C: critics
+        misjudge a cost by a factor rather than by an amount. Where that has no sense (d ≤ 0), at d' - (C - d).
+        """
+        seen = objective.measure(problem, batch)
+        limit = problem.limit
+        over = self.on & (seen.cost > limit + SLACK * jnp.abs(limit) + seen.cost_error)
+        factor = jnp.clip(limit / jnp.where(seen.cost > 0.0, seen.cost, 1.0), _LEAST_SHARE, 1.0)
+        by_factor = limit - (limit - reserve) * factor
+        by_amount = reserve + (seen.cost - limit)
+        return jnp.where(over, jnp.where(limit > 0.0, by_factor, by_amount), reserve), jnp.any(over)
 
     @staticmethod
     def _worth(

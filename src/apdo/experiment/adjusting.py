@@ -38,6 +38,7 @@ def _doubts(
     config: dual_estimate.Config, training: loop.Training, state: Adjustable, members: PyTree, key: jax.Array
 ) -> list[str]:
     data = buffers.dataset_of(state.buffer, training)
+    data = data.with_limits(np.asarray(training.problem.limits) - np.asarray(state.reserve, np.float64))
     checks = dual_checks.Checks()
     about = dual_checks.diagnose(checks, config, training.problem, data, _as_seen(data, state.statistics), members, key)
     return list(dual_checks.against(checks, data, dual_estimate.estimate(members), about))
