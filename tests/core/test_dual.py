@@ -238,18 +238,30 @@ def test_where_cost_and_limit_are_both_small_an_excess_is_relative_to_a_tenth_of
     assert float(dual.Relative.start(1).excess(zero, zero)[0]) == 0.0
 
 
-def test_a_price_is_the_ratio_of_the_advantages_deviations_over_all_batches():
+def test_a_price_is_the_ratio_of_the_advantages_deviations_averaged_over_the_batches():
     rng = np.random.default_rng(1)
     advantages = advantages_of(rng, 4, [3.0, 0.5, 20.0])
     units = seen(advantages, [[1.0, 1.0]] * 4)
-    variance = np.mean([a.reshape(-1, 3).var(axis=0) for a in advantages], axis=0)
-    np.testing.assert_allclose(units.price(), np.sqrt(variance[0] / variance[1:]), rtol=1e-5)
+    deviations = np.stack([a.reshape(-1, 3).std(axis=0) for a in advantages])
+    np.testing.assert_allclose(units.price(), np.mean(deviations[:, :1] / deviations[:, 1:], axis=0), rtol=1e-5)
+
+
+def test_a_first_policy_that_costs_a_hundred_times_as_much_does_not_hold_the_price_down():
+    rng = np.random.default_rng(2)
+    advantages = advantages_of(rng, 1, [1.0, 100.0]) + advantages_of(rng, 9, [1.0, 1.0])
+    assert 0.5 < float(seen(advantages, [[1.0]] * 10).price()[0]) < 2.0
+
+
+def test_one_batch_with_hardly_any_cost_raises_the_price_by_no_more_than_three_shares():
+    usual = [np.asarray([[-1.0, -1.0], [1.0, 1.0]])[None]] * 100
+    units = seen(usual, [[1.0]] * 100).observe(vector([[[-1.0, -1e-6], [1.0, 1e-6]]]), vector([1.0]))
+    np.testing.assert_allclose(units.price(), [1.3], rtol=1e-5)
 
 
 def test_among_many_batches_the_newest_counts_a_tenth():
     units = seen([np.asarray([[-1.0, -1.0], [1.0, 1.0]])[None]] * 100, [[1.0]] * 100)
     units = units.observe(vector([[[-2.0, -3.0], [2.0, 3.0]]]), vector([1.0]))
-    np.testing.assert_allclose(units.price(), [np.sqrt((0.9 + 0.1 * 4) / (0.9 + 0.1 * 9))], rtol=1e-5)
+    np.testing.assert_allclose(units.price(), [0.9 + 0.1 * 2 / 3], rtol=1e-5)
 
 
 def test_a_multiplier_moves_by_its_price_while_it_is_small_and_by_shares_of_itself_above():

@@ -194,7 +194,8 @@ def step(
         buffer=buffer,
         adjusted=state.adjusted & ~refused,
         trial=trial,
-        again=(state.again & ~taken) | (taken & beyond),
+        # K_adj that sets itself may take its last actor beyond the limits.
+        again=((state.again & ~taken) | (taken & beyond)) if state.search is None else state.again,
         reserve=reserve,
         search=state.search,
     )

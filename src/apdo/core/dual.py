@@ -12,10 +12,12 @@ excess and u the unit in which a multiplier moves,
 pure numbers (`Relative`):
 
     e_i = (C_i - d_i) / max(|d_i|, |C_i|, C_i's largest so far / 10),  within ±1
-    u_i = max(I_i, σ(A_R) / σ(A_Ci))
+    u_i = max(I_i, p_i),   p_i ≈ σ(A_R) / σ(A_Ci)
 
-σ(A) is the deviation of the advantages, of all batches so far, so that their ratio is the multiplier at which reward
-and cost pull a policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself.
+σ(A) is the deviation of a batch's advantages, so that their ratio p is the multiplier at which reward and cost pull a
+policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. The ratio is
+averaged over the batches, not the deviations: a first policy may cost a hundred times what any later one does. One
+batch changes it by a factor of four at most in what it adds.
 After a jump to an estimate of λ* the estimate stands in the place of the ratio.
 
 Far above it a policy sees the cost alone, and a larger multiplier changes nothing but how long it takes to come back:
@@ -138,9 +140,8 @@ def _project(config: Config, value: Float[Array, " M"], natural: float | Float[A
 class Relative(eqx.Module):
     """What makes gains pure numbers: the units of excesses and multipliers, from what has been seen."""
 
-    reward_variance: Float[Array, ""]
-    cost_variance: Float[Array, " M"]
-    """Of the advantages, averaged over the batches so far."""
+    ratio: Float[Array, " M"]
+    """σ(A_R) / σ(A_C), averaged over the batches; 0 for a cost whose advantages never varied."""
     largest: Float[Array, " M"]
     """The largest C so far, in size."""
     batches: Int[Array, ""]
@@ -151,15 +152,20 @@ class Relative(eqx.Module):
     def start(constraints: int) -> "Relative":
         """Before the first batch."""
         nothing = jnp.zeros(constraints)
-        return Relative(jnp.zeros(()), nothing, nothing, jnp.asarray(0), nothing)
+        return Relative(nothing, nothing, jnp.asarray(0), nothing)
 
     def observe(self, advantage: Float[Array, "*batch K"], cost: Float[Array, " M"]) -> "Relative":
         """After a batch with these advantages (the reward's first), whose policy has this cost."""
-        variance = jnp.var(advantage.reshape(-1, advantage.shape[-1]), axis=0)
+        deviation = jnp.std(advantage.reshape(-1, advantage.shape[-1]), axis=0)
+        # Where there is no reward any price will do.
+        reward = jnp.where(deviation[0] > 0.0, deviation[0], 1.0)
+        varied = deviation[1:] > 0.0
+        ratio = reward / jnp.where(varied, deviation[1:], 1.0)
         share = jnp.maximum(1.0 / (self.batches + 1), _MEMORY)
+        within = jnp.clip(ratio, self.ratio / _MOST_CHANGE, self.ratio * _MOST_CHANGE)
+        averaged = jnp.where(self.ratio > 0.0, self.ratio + share * (within - self.ratio), ratio)
         return Relative(
-            reward_variance=self.reward_variance + share * (variance[0] - self.reward_variance),
-            cost_variance=self.cost_variance + share * (variance[1:] - self.cost_variance),
+            ratio=jnp.where(varied, averaged, self.ratio),
             largest=jnp.maximum(self.largest, jnp.abs(cost)),
             batches=self.batches + 1,
             jumped=self.jumped,
@@ -171,12 +177,8 @@ class Relative(eqx.Module):
         return jnp.where(price > 0.0, jnp.maximum(integral, price), 0.0)
 
     def price(self) -> Float[Array, " M"]:
-        """A multiplier of natural size. A cost whose advantages never varied cannot be priced; its price is 0."""
-        varied = self.cost_variance > 0.0
-        # Where no reward has been seen any price will do.
-        reward = jnp.where(self.reward_variance > 0.0, self.reward_variance, 1.0)
-        natural = jnp.where(varied, jnp.sqrt(reward / jnp.where(varied, self.cost_variance, 1.0)), 0.0)
-        return jnp.where(self.jumped > 0.0, self.jumped, natural)
+        """p, a multiplier of natural size. A cost whose advantages never varied cannot be priced; its price is 0."""
+        return jnp.where(self.jumped > 0.0, self.jumped, self.ratio)
 
     def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
         """e: how far a cost is above its limit, within ±1."""
@@ -190,3 +192,5 @@ class Relative(eqx.Module):
 
 _MEMORY = 0.1
 """The least that a batch counts among all before."""
+_MOST_CHANGE = 4.0
+"""By which factor a batch's ratio may differ from the average in what it adds to it."""

@@ -26,7 +26,7 @@ class Settings:
     epochs: int = option(0, "epochs to train; 0: as many as the samples make", OURS, within=(0, 10**9))
     batch: int = option(
         0,
-        "environment steps of one epoch, rounded up to whole episodes; 0: those of 20 episodes, or 5,000 if that is "
+        "environment steps of one epoch, rounded up to whole episodes; 0: those of 10 episodes, or 5,000 if that is "
         "more, and at most 20,000",
         OURS,
         within=(0, 10**9),
@@ -209,7 +209,7 @@ def specify(
     return experiment
 
 
-EPISODES, FEWEST, MOST = 20, 5_000, 20_000
+EPISODES, FEWEST, MOST = 10, 5_000, 20_000
 """What a batch has unless told otherwise: so many episodes, but no fewer and no more samples than these."""
 
 
