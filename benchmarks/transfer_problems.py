@@ -53,8 +53,17 @@ CASES = {
         held_out=True,
         finite=True,
     ),
+    "garnet-7": Case(
+        "a third Garnet, two limits",
+        "garnet",
+        None,
+        60,
+        {"instance": 7, "tightness": (0.5, 0.5)},
+        held_out=True,
+        finite=True,
+    ),
     "queueing": Case("queueing network, three limits", "queueing", None, 120, QUEUE, finite=True),
-    "wind-turbine": Case("wind turbine, two limits", "wind-turbine", None, 600, held_out=True),
+    "wind-turbine": Case("wind turbine, two limits", "wind-turbine", None, 600),
     "pendulum": Case("Pendulum-v1", "Pendulum-v1", (25.0,), 200, {"cost": "abs(obs[2]) > 4"}),
     "mountain-car": Case(
         "MountainCarContinuous-v0",

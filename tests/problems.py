@@ -1,6 +1,7 @@
 """Small problems for tests: a task that can be understood by hand, with as many costs as asked for."""
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 from jax import random
@@ -94,9 +95,13 @@ def training_of(algorithm, config, task=None, environments=40, limits=None, side
     )
 
 
+advance_of, adjuster_of = functools.cache(loop.make_advance), functools.cache(loop.Adjuster)
+"""Compiled once for all tests that have the same training. A test that patches what is compiled has one of its own."""
+
+
 def run(training, seeds, epochs):
     """The state after so many epochs, one by one, and the metrics of each, adjustment included."""
-    advance, adjuster = loop.make_advance(training), loop.Adjuster(training)
+    advance, adjuster = advance_of(training), adjuster_of(training)
     state, history = loop.start(training, seeds), []
     for epoch in range(epochs):
         chunk = advance(state, jnp.asarray(1, dtype=jnp.int32))

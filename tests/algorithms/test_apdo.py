@@ -16,7 +16,7 @@ from apdo.core import critics, dual, policies, replay
 from apdo.core.data import flatten
 from apdo.errors import InvalidInput
 from apdo.objective import Measurement
-from problems import Reach, problem_of, random_batch, run, training_of
+from problems import Reach, adjuster_of, advance_of, problem_of, random_batch, run, training_of
 
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 K_ADJ = 2
@@ -87,8 +87,8 @@ def assert_same(ours, theirs):
 def finished():
     """Two seeds after one epoch, their adjuster, and the learners that have done their work."""
     training = training_of(apdo, dual_config(k_adj=0), Reach(costs=2))
-    chunk = loop.make_advance(training)(loop.start(training, [0, 1]), jnp.asarray(1, dtype=jnp.int32))
-    adjuster = loop.Adjuster(training)
+    chunk = advance_of(training)(loop.start(training, [0, 1]), jnp.asarray(1, dtype=jnp.int32))
+    adjuster = adjuster_of(training)
     return chunk.state, adjuster, adjuster.work(chunk.state, adjuster.begin(chunk.state), adjuster.total)
 
 
@@ -191,9 +191,7 @@ def test_an_actor_on_trial_becomes_the_policy_only_if_its_lagrangian_is_better_a
     units = leaves(algorithm.pdo.units if taken else trial.units)
     critic_before = np.array(algorithm.pdo.critic.networks.weights[0])
     inserted = int(algorithm.buffer.inserted[0])
-    chunk = loop.make_advance(training)(
-        loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch), jnp.asarray(1)
-    )
+    chunk = advance_of(training)(dataclasses.replace(state, algorithm=algorithm), jnp.asarray(1, dtype=jnp.int32))
     after = chunk.state.algorithm
     assert bool(chunk.metrics["actor_taken"][0, 0]) == taken
     assert_same(leaves((after.policy, after.pdo.multiplier.value)), expected)
@@ -204,7 +202,7 @@ def test_an_actor_on_trial_becomes_the_policy_only_if_its_lagrangian_is_better_a
     # A refused actor leaves no data, and the adjustment is still to be made.
     assert int(after.buffer.inserted[0]) == inserted + taken * training.problem.batch
     assert bool(after.adjusted[0]) == taken
-    assert bool(loop.Adjuster(training).open(chunk.state)) == (not taken)
+    assert bool(adjuster_of(training).open(chunk.state)) == (not taken)
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -227,9 +225,7 @@ def test_on_normalised_observations_whoever_goes_on_acts_on_raw_ones_as_before_w
     mean = np.array(algorithm.statistics.mean)
     # Against a policy that earned nothing, or everything.
     algorithm = eqx.tree_at(lambda s: s.trial.objective, algorithm, jnp.asarray([-1e6 if taken else 1e6]))
-    chunk = loop.make_advance(training)(
-        loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch), jnp.asarray(1)
-    )
+    chunk = advance_of(training)(dataclasses.replace(state, algorithm=algorithm), jnp.asarray(1, dtype=jnp.int32))
     after = chunk.state.algorithm
     assert bool(chunk.metrics["actor_taken"][0, 0]) == taken
     assert np.abs(after.statistics.mean - mean).max() > 1e-3
@@ -331,9 +327,7 @@ def test_k_adj_auto_refuses_an_actor_that_earns_more_beyond_the_limit_until_the_
     )
     expected = [np.array(leaf) for leaf in jax.tree.leaves(reckless)] if last else before
     inserted = int(algorithm.buffer.inserted[0])
-    chunk = loop.make_advance(training)(
-        loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch), jnp.asarray(1)
-    )
+    chunk = advance_of(training)(dataclasses.replace(state, algorithm=algorithm), jnp.asarray(1, dtype=jnp.int32))
     assert float(chunk.metrics["cost"][0, 0, 0]) > 1.2 * training.problem.limits[0]
     after = jax.tree.map(lambda leaf: leaf[0], chunk.state.algorithm)
     assert bool(chunk.metrics["actor_taken"][0, 0]) == last

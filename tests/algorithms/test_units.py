@@ -33,7 +33,9 @@ CONFIGS: dict[str, Any] = {
     "apdo, multipliers": (apdo, apdo.Config(k_adj=1, adjust="dual", off_policy=OFF_POLICY, check=False, **SMALL)),
     "apdo, multipliers and policy": (apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, check=False, **SMALL)),
 }
-SCALES = [(1024.0, 2.0**-10), (0.25, 1.0)]
+REWARD, COST = 1024.0, 2.0**-10
+MORE = {"pdo, ascent", "pdo, Adam", "cpo, return first", "apdo, multipliers"}
+"""Whose own part has the law tested where it stands (core/test_dual, core/test_dial)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +62,14 @@ def trained(name, reward, cost):
     return [np.asarray(leaf) for leaf in policy], np.asarray([row["multiplier"] for row in history])
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in MORE)) for name in CONFIGS])
 def test_other_units_give_the_same_policies_bit_for_bit_and_multipliers_in_those_units(name):
     plain, multipliers = trained(name, 1.0, 1.0)
     assert np.any(multipliers > 0)
-    for reward, cost in SCALES:
-        policy, priced = trained(name, reward, cost)
-        for ours, theirs in zip(policy, plain, strict=True):
-            np.testing.assert_array_equal(ours, theirs, err_msg=f"rewards × {reward}, costs × {cost}")
-        np.testing.assert_array_equal(priced, multipliers * np.float32(reward / cost))
+    policy, priced = trained(name, REWARD, COST)
+    for ours, theirs in zip(policy, plain, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(priced, multipliers * np.float32(REWARD / COST))
 
 
 @pytest.mark.parametrize("algorithm", ["pdo", "cpo", "apdo"])
