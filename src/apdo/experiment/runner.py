@@ -234,6 +234,7 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
     problem, device = training.problem, jax.devices()[0]
     return {
         "algorithm": experiment.algorithm,
+        **({"stands_for": alias} if (alias := algorithms.stands_for(experiment.algorithm)) else {}),
         "environment": experiment.environment,
         "config": experiment.describe(),
         "problem": {

@@ -177,6 +177,11 @@ def copies_near(about: int, episodes: int) -> int:
     return min(fitting, key=lambda n: (-episodes % n, max(n, about) / min(n, about)))
 
 
+def defaults(algorithm: str) -> Any:  # noqa: ANN401
+    """The algorithm's options as its name has them, an alias's laid over those of what it stands for."""
+    return options.override(algorithms.find(algorithm).Config(), algorithms.named(algorithm).options)
+
+
 def specify(
     algorithm: str,
     environment: str,
@@ -189,8 +194,8 @@ def specify(
     `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name. `task` is the
     environment's class where its name alone cannot find it. What suits the environment's family is laid under it all.
     """
-    module, task = algorithms.find(algorithm), task or envs.find(environment)
-    parts = {"settings": Settings(), "algorithm_config": module.Config(), "environment_config": task()}
+    task = task or envs.find(environment)
+    parts = {"settings": Settings(), "algorithm_config": defaults(algorithm), "environment_config": task()}
     parts = _lay_over(parts, getattr(task, "defaults", {}))
     note = ""
     if preset is not None:
