@@ -26,7 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apdo import __version__
+from apdo import __version__, own
+from apdo import algorithms as naming
 from apdo.algorithms import ALGORITHMS, stands_for
 from apdo.envs import ENVIRONMENTS, check_name, is_gymnasium_id
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure, unknown
@@ -73,6 +74,8 @@ apdo train ALGORITHM ENVIRONMENT [options]
 
   ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost where it reports
   none: apdo train apdo Pendulum-v1 --cost 'abs(obs[2]) > 4' --limit 25. --cost may be repeated.
+
+  Either may be your own: mine.py, or mine.py:name for what the file calls name (docs/own-algorithm.md).
 
   SIGTERM and Ctrl-C finish the epoch, save, and say how to go on; a second Ctrl-C stops at once.
 """
@@ -249,8 +252,9 @@ def _train(given: list[str]) -> None:
         print(_train_usage() + "\n  Give an algorithm (and an environment) before --help to see all options:")
         print(_table(_algorithm_rows()))
         return
-    if given and given[0] not in ALGORITHMS and not given[0].startswith("-"):
-        raise unknown("algorithm", given[0], ALGORITHMS)
+    given = [own.whole(word) for word in given[:2]] + given[2:]
+    if given and not given[0].startswith("-"):
+        naming.check_name(given[0])
     if wants_help:
         environment = names[1] if len(names) > 1 and _is_environment(names[1]) else next(iter(ENVIRONMENTS))
         print(_train_usage() + _options_help(given[0], environment), end="")
@@ -288,7 +292,7 @@ def _train(given: list[str]) -> None:
 
 
 def _is_environment(name: str) -> bool:
-    return name in ENVIRONMENTS or is_gymnasium_id(name)
+    return name in ENVIRONMENTS or is_gymnasium_id(name) or own.is_file(name)
 
 
 def _tell(result: "Result", quiet: bool) -> None:

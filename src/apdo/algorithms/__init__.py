@@ -2,9 +2,9 @@
 
 import importlib
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, NamedTuple
 
+from apdo import own
 from apdo.errors import unknown
 
 
@@ -49,21 +49,38 @@ ALGORITHMS = {
 """Name ↦ what it stands for. The modules are imported when asked for, since they bring JAX along."""
 
 
+def check_name(name: str) -> None:
+    """Raise InvalidInput for a name that cannot be an algorithm's."""
+    if name not in ALGORITHMS and not own.is_known(name) and not name.startswith(own.OBJECT):
+        raise unknown("algorithm", name, [*ALGORITHMS, "a file of your own, such as mine.py or mine.py:name"])
+
+
 def named(name: str) -> Named:
-    """What the name stands for."""
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    """What the name stands for; a user's own algorithm stands for itself."""
+    check_name(name)
+    return ALGORITHMS.get(name, Named(name, "an algorithm of one's own"))
 
 
-def find(name: str) -> ModuleType:
-    """The algorithm's module, a `contract.Algorithm`."""
-    return importlib.import_module(f"apdo.algorithms.{named(name).module}")
+def find(name: str) -> Any:  # noqa: ANN401
+    """The algorithm, a `contract.Algorithm`: one of our modules, or what the user's file or object holds, checked."""
+    check_name(name)
+    if name in ALGORITHMS:
+        return importlib.import_module(f"apdo.algorithms.{ALGORITHMS[name].module}")
+    found = own.load(name, "algorithm")
+    importlib.import_module("apdo.algorithms.checks").check(name, found)
+    return found
+
+
+def of_object(algorithm: object) -> str:
+    """The name of an algorithm that is given in Python: by its name, or as a module or class of one's own."""
+    return own.whole(algorithm) if isinstance(algorithm, str) else own.name_of(algorithm)
 
 
 def stands_for(name: str) -> str:
     """The algorithm and the options that an alias stands for, as one would type them; empty for a name of its own."""
     found = named(name)
+    if not found.options:
+        return ""
     words = " ".join(f"--{option.replace('_', '-')} {value}" for option, value in found.options.items())
-    own = next(other for other, entry in ALGORITHMS.items() if entry.module == found.module)
-    return f"{own} {words}" if words else ""
+    original = next(other for other, entry in ALGORITHMS.items() if entry.module == found.module)
+    return f"{original} {words}"

@@ -66,12 +66,13 @@ def step(
     """One epoch: improvement, projection, ν from C(π_k)."""
     improve_key, project_key, critic_key = random.split(key, 3)
     view = epoch.look(config, problem, state, batch)
-    samples = view.samples(problem, view.standard[..., 0])
+    here = view.signals(problem)
+    samples = here.surrogate.samples
     half, optimiser, _ = primal_steps.improve(config.primal, view.policy, state.optimiser, samples, improve_key)
     data = Halfway(
-        surrogate=primal_steps.Surrogate.around(view.policy, samples),
+        surrogate=here.surrogate,
         half=jax.vmap(half)(samples.observation),
-        cost=view.costs() @ epoch.pull(state, view),
+        cost=here.cost @ epoch.pull(state, view),
     )
     # The projection's own optimiser starts afresh: what the improvement has gathered points the other way.
     fresh = primal_steps.init(config.projection, half)

@@ -68,6 +68,13 @@ def start(
     )
 
 
+class Signals(eqx.Module):
+    """The samples, the reward's advantage among them, with the costs' advantages; all in units of their deviations."""
+
+    surrogate: primal_steps.Surrogate
+    cost: Float[Array, "B M"]
+
+
 class View(eqx.Module):
     """What a batch says, before anything is learned from it."""
 
@@ -92,9 +99,11 @@ class View(eqx.Module):
         """The batch as unordered samples, with an advantage of one's own making."""
         return on_policy.samples(problem, self.batch, advantage)
 
-    def costs(self) -> Float[Array, "B M"]:
-        """The costs' advantages in units of their deviation, in the order of `samples`."""
-        return self.standard[..., 1:].reshape(-1, self.standard.shape[-1] - 1)
+    def signals(self, problem: Problem) -> Signals:
+        """The same with the reward's advantage, and the costs' besides."""
+        samples = self.samples(problem, self.standard[..., 0])
+        costs = self.standard[..., 1:].reshape(-1, self.standard.shape[-1] - 1)
+        return Signals(surrogate=primal_steps.Surrogate.around(self.policy, samples), cost=costs)
 
 
 def look(config: Config, problem: Problem, state: State, batch: Transition) -> View:

@@ -20,7 +20,6 @@ Deviations:
 
 import dataclasses
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -46,13 +45,6 @@ class Config(epoch.Config):
     most: float = option(20.0, "where the barrier's multiplier ends, in units of σ(A_R)/σ(A_C)", OURS, above=0.0)
 
 
-class Barred(eqx.Module):
-    """The samples, the reward's advantage among them, with the costs' advantages."""
-
-    surrogate: primal_steps.Surrogate
-    cost: Float[Array, "B M"]
-
-
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions."""
     return epoch.start(config, problem, key, config.primal)
@@ -64,10 +56,9 @@ def step(
     """One epoch: advantages, gradient steps on return and barrier, value fit."""
     primal_key, critic_key = random.split(key)
     view = epoch.look(config, problem, state, batch)
-    samples = view.samples(problem, view.standard[..., 0])
-    data = Barred(surrogate=primal_steps.Surrogate.around(view.policy, samples), cost=view.costs())
+    data = view.signals(problem)
 
-    def barred(candidate: policies.Policy, part: Barred) -> Float[Array, ""]:
+    def barred(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
         return loss(config, candidate, part, view.excess, view.size)
 
     policy, optimiser = primal_steps.descend(
@@ -83,7 +74,7 @@ def step(
 
 
 def loss(
-    config: Config, policy: policies.Policy, near: Barred, excess: Float[Array, " M"], size: Float[Array, " M"]
+    config: Config, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"], size: Float[Array, " M"]
 ) -> Float[Array, ""]:
     """-L_R - Σ_i barrier_i."""
     weight = near.surrogate.samples.weight[:, None]

@@ -23,7 +23,6 @@ Deviations:
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import random
@@ -49,13 +48,6 @@ class Config(epoch.Config):
     penalty: float = option(20.0, "κ, in units of σ(A_R)/σ(A_C)", "OmniSafe", above=0.0)
 
 
-class Priced(eqx.Module):
-    """The samples, the reward's advantage among them, with the costs' advantages."""
-
-    surrogate: primal_steps.Surrogate
-    cost: Float[Array, "B M"]
-
-
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions."""
     return epoch.start(config, problem, key, config.primal)
@@ -67,10 +59,9 @@ def step(
     """One epoch: advantages, gradient steps on the penalised loss, value fit."""
     primal_key, critic_key = random.split(key)
     view = epoch.look(config, problem, state, batch)
-    samples = view.samples(problem, view.standard[..., 0])
-    data = Priced(surrogate=primal_steps.Surrogate.around(view.policy, samples), cost=view.costs())
+    data = view.signals(problem)
 
-    def penalised(candidate: policies.Policy, part: Priced) -> Float[Array, ""]:
+    def penalised(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
         return loss(config, candidate, part, view.excess)
 
     policy, optimiser = primal_steps.descend(
@@ -81,14 +72,14 @@ def step(
     return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
 
 
-def loss(config: Config, policy: policies.Policy, near: Priced, excess: Float[Array, " M"]) -> Float[Array, ""]:
+def loss(config: Config, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]) -> Float[Array, ""]:
     """-L_R + κ Σ_i [L_Ci]⁺."""
     gain = primal_steps.clipped_gain(config.primal, near.surrogate, policy)
     return config.penalty * jnp.sum(jax.nn.relu(brackets(config.primal, policy, near, excess))) - gain
 
 
 def brackets(
-    config: primal_steps.Ppo, policy: policies.Policy, near: Priced, excess: Float[Array, " M"]
+    config: primal_steps.Ppo, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]
 ) -> Float[Array, " M"]:
     """L_Ci: what is left of each excess, by a surrogate that never promises too much."""
     ratio = near.surrogate.ratio(policy)[:, None]
