@@ -246,13 +246,13 @@ def _dispatch(given: list[str]) -> None:
 
 
 def _train(given: list[str]) -> None:
+    given = [own.whole(word) for word in given[:2]] + given[2:]
     names = [word for word in given if not word.startswith("-")][:2]
     wants_help = any(word in ("-h", "--help") for word in given)
     if wants_help and (not given or given[0].startswith("-")):
         print(_train_usage() + "\n  Give an algorithm (and an environment) before --help to see all options:")
         print(_table(_algorithm_rows()))
         return
-    given = [own.whole(word) for word in given[:2]] + given[2:]
     if given and not given[0].startswith("-"):
         naming.check_name(given[0])
     if wants_help:
@@ -683,10 +683,10 @@ def _options_help(algorithm: str, environment: str) -> str:
     sections = [
         ("the run", _rows(override(Settings(), getattr(task, "defaults", {})))),
         (
-            f"{algorithm}, that is: {alias}" if alias else algorithm,
+            f"{algorithm}, that is: {alias}" if alias else own.short(algorithm),
             _rows(defaults(algorithm), chooser=alias and algorithm),
         ),
-        (environment, _rows(task())),
+        (own.short(environment), _rows(task())),
     ]
     return "".join(f"\n  {title}\n{_table(rows)}\n" for title, rows in sections)
 

@@ -37,11 +37,11 @@ def test_a_step_is_for_the_return_within_the_limits_and_against_the_cost_outside
     batch = random_batch(random.key(1), Reach(costs=2), 10, 20)
     push = batch.action[..., :1]
     config = crpo.Config(margin=0.0, **SMALL)
-    problem = problem_of(Reach(costs=2), 200, (20.0, 20.0))
+    problem = problem_of(Reach(costs=2), 200, (0.0, 0.0))
     state = crpo.init(config, problem, random.key(0))
     step = jax.jit(crpo.step, static_argnums=(0, 1))
-    for costs, recovering, sign in (((1.0, 1.0), 0.0, 1), ((10.0, 1.0), 1.0, 1), ((1.0, 10.0), 1.0, -1)):
-        cost = jnp.concatenate([costs[0] - 0.1 * push, costs[1] + 0.1 * push], axis=-1)
+    for costs, recovering, sign in (((-0.2, -0.2), 0.0, 1), ((0.2, -0.2), 1.0, 1), ((-0.2, 0.2), 1.0, -1)):
+        cost = jnp.concatenate([costs[0] - push, costs[1] + push], axis=-1)
         priced = dataclasses.replace(batch, reward=push[..., 0], cost=cost)
         after, metrics = step(config, problem, state, priced, random.key(2))
         flat = batch.observation.reshape(200, -1)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from apdo import algorithms, envs, options
+from apdo import algorithms, envs, options, own
 from apdo.envs import budget
 from apdo.errors import InvalidInput, unknown
 from apdo.experiment.presets import PRESETS
@@ -216,6 +216,7 @@ def specify(
     `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name. `task` is the
     environment's class where its name alone cannot find it. What suits the environment's family is laid under it all.
     """
+    algorithm, environment = own.whole(algorithm), own.whole(environment)
     task = task or envs.find(environment)
     parts = {"settings": Settings(), "algorithm_config": defaults(algorithm), "environment_config": task()}
     parts = _lay_over(parts, getattr(task, "defaults", {}))
