@@ -14,10 +14,10 @@ from apdo.report import runs
 NEW = ("focops", "cup", "pcpo", "p3o", "ipo", "crpo")
 ALIASES = ("ppo-lag", "trpo-lag", "cppo-pid", "trpo-pid", "rcpo")
 TINY: dict[str, Any] = {"policy__hidden": (4,), "critic__hidden": (4,), "critic__passes": 1, "critic__minibatches": 2}
-QUICK = {"primal__passes": 2, "primal__minibatches": 2}
+QUICK: dict[str, Any] = {"primal__passes": 2, "primal__minibatches": 2}
 
 
-def tiny(name):
+def tiny(name: str) -> dict[str, Any]:
     return TINY | (QUICK if name not in ("pcpo", "crpo") else {})
 
 

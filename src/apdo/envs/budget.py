@@ -53,7 +53,7 @@ class Budgeted:
     """Whether an exhausted budget ends the episode."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name.startswith("__"):
+        if name == "inner" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
