@@ -3,12 +3,16 @@
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 from jax import random
+from jax.flatten_util import ravel_pytree
 
 from apdo import loop
-from apdo.algorithms import pd_ddpg
-from apdo.core import replay
+from apdo.algorithms import pd_ddpg, primal_steps
+from apdo.core import categorical, networks, replay
 from apdo.core.data import Transition, flatten
 from apdo.envs.environment import Outcome
 from apdo.problem import Problem
@@ -129,3 +133,41 @@ def random_batch(key, task, steps, environments):
         truncated=jnp.zeros(shape, dtype=bool),
         step=(jnp.arange(steps) % task.horizon)[:, None] + jnp.zeros(shape, dtype=jnp.int32),
     )
+
+
+def one_state_policy(logits):
+    """A categorical policy that sees one constant and chooses by free logits."""
+    return categorical.Policy(
+        logits=networks.MLP(weights=(jnp.zeros((1, len(logits))),), biases=(jnp.asarray(logits),))
+    )
+
+
+def one_state_samples(policy, advantage):
+    """Every choice once, weighted as often as the policy makes it: means over samples are then exact expectations."""
+    chances = policy(jnp.ones(1)).probabilities
+    count = chances.shape[0]
+    return primal_steps.Samples(
+        observation=jnp.ones((count, 1)),
+        action=jnp.eye(count),
+        advantage=jnp.asarray(advantage),
+        weight=count * chances,
+    )
+
+
+def descended(loss, policy, steps=3000, rate=0.02):
+    """The policy at the bottom of a loss, by Adam on all of its data."""
+    flat, unravel = ravel_pytree(policy)
+    optimiser = optax.adam(rate)
+
+    def one(carry, _):
+        theta, state = carry
+        gradient = jax.grad(lambda theta: loss(unravel(theta)))(theta)
+        updates, state = optimiser.update(gradient, state)
+        return (theta + updates, state), None
+
+    run = jax.jit(lambda theta: jax.lax.scan(one, (theta, optimiser.init(theta)), None, length=steps)[0][0])
+    return unravel(run(flat))
+
+
+def chances_of(policy):
+    return np.asarray(policy(jnp.ones(1)).probabilities)

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def train(
-    algorithm: str,
+    algorithm: object,
     environment: object,
     *,
     costs: object = None,
@@ -47,8 +47,10 @@ def train(
 ) -> "Result":
     """Train and return the learned policies and the metrics; the run folder is the same that the command line makes.
 
-    `environment` is a name, a Gymnasium id, a Gymnasium environment, a function that makes one, or a MuJoCo model
-    with its reward and cost (`apdo.envs.mujoco_threads.MujocoTask`); `costs` are functions of (observation, action,
+    `algorithm` is a name, or a module or class of your own, or its file ("mine.py:name"); docs/own-algorithm.md builds
+    one. `environment` is a name, a Gymnasium id, a Gymnasium environment, a function that makes one, an environment of
+    your own in JAX (its class, an instance, or "mine.py:Tank"), or a MuJoCo model with its reward and cost
+    (`apdo.envs.mujoco_threads.MujocoTask`); `costs` are functions of (observation, action,
     next observation, info), expressions such as "abs(obs[2]) > 4", or both in a list; without any, `info["cost"]` or
     `info["costs"]` count. `limits=25` limits the total of an episode.
 
@@ -56,12 +58,12 @@ def train(
     for "-" and "__" for ".":
     `epochs=50, primal="ppo", primal__clip=0.1`.
     """
-    from apdo import envs
+    from apdo import algorithms, envs
     from apdo.experiment import runner, settings
 
     name, task, given = envs.of_object(environment, costs)
     changes = given | {name.replace("__", "."): value for name, value in options.items()}
-    experiment = settings.specify(algorithm, name, changes, preset, task)
+    experiment = settings.specify(algorithms.of_object(algorithm), name, changes, preset, task)
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")
@@ -74,16 +76,19 @@ def resume(
     *,
     quiet: bool = False,
     epochs: int | None = None,
+    algorithm: object = None,
     environment: object = None,
     costs: object = None,
 ) -> "Result":
     """Go on with an interrupted run, for more epochs than planned if `epochs` says so.
 
-    A run whose environment or costs were Python objects needs them again.
+    A run whose algorithm, environment or costs were Python objects that no file has needs them again.
     """
-    from apdo import envs
+    from apdo import algorithms, envs
     from apdo.experiment import runner
 
+    if algorithm is not None:
+        algorithms.of_object(algorithm)
     task = None if environment is None else envs.of_object(environment, costs)[1]
     return runner.resume(Path(run), quiet, epochs, task=task)
 

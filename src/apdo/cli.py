@@ -26,8 +26,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apdo import __version__
-from apdo.algorithms import ALGORITHMS
+from apdo import __version__, own
+from apdo import algorithms as naming
+from apdo.algorithms import ALGORITHMS, stands_for
 from apdo.envs import ENVIRONMENTS, check_name, is_gymnasium_id
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure, unknown
 from apdo.options import TRUTH
@@ -73,6 +74,8 @@ apdo train ALGORITHM ENVIRONMENT [options]
 
   ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost where it reports
   none: apdo train apdo Pendulum-v1 --cost 'abs(obs[2]) > 4' --limit 25. --cost may be repeated.
+
+  Either may be your own: mine.py, or mine.py:name for what the file calls name (docs/own-algorithm.md).
 
   SIGTERM and Ctrl-C finish the epoch, save, and say how to go on; a second Ctrl-C stops at once.
 """
@@ -243,14 +246,15 @@ def _dispatch(given: list[str]) -> None:
 
 
 def _train(given: list[str]) -> None:
+    given = [own.whole(word) for word in given[:2]] + given[2:]
     names = [word for word in given if not word.startswith("-")][:2]
     wants_help = any(word in ("-h", "--help") for word in given)
     if wants_help and (not given or given[0].startswith("-")):
         print(_train_usage() + "\n  Give an algorithm (and an environment) before --help to see all options:")
-        print(_table([(name, what) for name, (_, what) in ALGORITHMS.items()]))
+        print(_table(_algorithm_rows()))
         return
-    if given and given[0] not in ALGORITHMS and not given[0].startswith("-"):
-        raise unknown("algorithm", given[0], ALGORITHMS)
+    if given and not given[0].startswith("-"):
+        naming.check_name(given[0])
     if wants_help:
         environment = names[1] if len(names) > 1 and _is_environment(names[1]) else next(iter(ENVIRONMENTS))
         print(_train_usage() + _options_help(given[0], environment), end="")
@@ -259,12 +263,12 @@ def _train(given: list[str]) -> None:
         raise InvalidInput("train needs an algorithm and an environment first, as in: apdo train apdo point-gather.")
     algorithm, environment, rest = given[0], given[1], given[2:]
     check_name(environment)
-    from apdo import algorithms, envs
+    from apdo import envs
     from apdo.experiment import settings
 
     switches = [
         name
-        for config in (settings.Settings(), algorithms.find(algorithm).Config(), envs.find(environment)())
+        for config in (settings.Settings(), settings.defaults(algorithm), envs.find(environment)())
         for name, option in _switches(config)
     ]
     changes = _pairs(rest, flags={"quiet", "resume", *switches})
@@ -288,7 +292,7 @@ def _train(given: list[str]) -> None:
 
 
 def _is_environment(name: str) -> bool:
-    return name in ENVIRONMENTS or is_gymnasium_id(name)
+    return name in ENVIRONMENTS or is_gymnasium_id(name) or own.is_file(name)
 
 
 def _tell(result: "Result", quiet: bool) -> None:
@@ -576,7 +580,7 @@ def _list(given: list[str]) -> None:
         raise InvalidInput(f"list takes no arguments, and was given {given[0]!r}.")
     from apdo.experiment.presets import PRESETS
 
-    print("algorithms\n" + _table([(name, what) for name, (_, what) in ALGORITHMS.items()]))
+    print("algorithms\n" + _table(_algorithm_rows()))
     print("environments\n" + _table([(name, what) for name, (_, _, what) in ENVIRONMENTS.items()]))
     print("presets\n" + _table([(name, preset.what) for name, preset in PRESETS.items()]))
 
@@ -671,17 +675,26 @@ def _train_usage() -> str:
 
 
 def _options_help(algorithm: str, environment: str) -> str:
-    from apdo import algorithms, envs
-    from apdo.experiment.settings import Settings
+    from apdo import envs
+    from apdo.experiment.settings import Settings, defaults
     from apdo.options import override
 
-    task = envs.find(environment)
+    task, alias = envs.find(environment), stands_for(algorithm)
     sections = [
-        ("the run", override(Settings(), getattr(task, "defaults", {}))),
-        (algorithm, algorithms.find(algorithm).Config()),
-        (environment, task()),
+        ("the run", _rows(override(Settings(), getattr(task, "defaults", {})))),
+        (
+            f"{algorithm}, that is: {alias}" if alias else own.short(algorithm),
+            _rows(defaults(algorithm), chooser=alias and algorithm),
+        ),
+        (own.short(environment), _rows(task())),
     ]
-    return "".join(f"\n  {title}\n{_table(_rows(config))}\n" for title, config in sections)
+    return "".join(f"\n  {title}\n{_table(rows)}\n" for title, rows in sections)
+
+
+def _algorithm_rows() -> list[tuple[str, str]]:
+    """Every algorithm with what it is, and what an alias stands for."""
+    told = ((name, found.what, stands_for(name)) for name, found in ALGORITHMS.items())
+    return [(name, f"{what}: {alias}" if alias else what) for name, what, alias in told]
 
 
 def _rows(config: "DataclassInstance", prefix: str = "", chooser: str = "") -> list[tuple[str, str]]:

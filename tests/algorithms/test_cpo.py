@@ -13,11 +13,10 @@ from jax.flatten_util import ravel_pytree
 from apdo import objective
 from apdo.algorithms import cpo, on_policy, primal_steps
 from apdo.core import constrained_step, critics, policies, trust_region
-from problems import Reach, problem_of, random_batch, run, training_of
+from on_policy_steps import LENGTH, advantages, around, gains, on_policy_batch, totals
+from problems import Reach, problem_of, run, training_of
 
 SEARCH = trust_region.LineSearch(fraction=1.0, iterations=50, damping=1e-2)
-LENGTH = 5
-"""Steps of every episode; each counts 1 in the sums of an episode."""
 improve = jax.jit(cpo.improve, static_argnums=0)
 gradients = jax.jit(cpo.Around.gradients, static_argnums=1)
 
@@ -37,44 +36,10 @@ def policy():
     return policies.init(policies.Config(hidden=(8,)), random.key(0), 2, 1, discrete=False)
 
 
-def on_policy_batch(policy, costs, environments=200):
-    """A batch of ten steps, two episodes in each environment, whose actions are the policy's own."""
-    batch = random_batch(random.key(1), Reach(costs=costs, horizon=LENGTH), 10, environments)
-    keys = random.split(random.key(2), 10 * environments)
-    flat = batch.observation.reshape(10 * environments, -1)
-    action = jax.vmap(lambda o, k: policy(o).sample(k))(flat, keys).reshape(10, environments, 1)
-    return dataclasses.replace(batch, action=action)
-
-
-def advantages(batch, costs):
-    """Per step: of reward a, of cost 0 a², of cost 1 (a - 1)²."""
-    a = batch.action[..., 0]
-    return jnp.stack([a, jnp.square(a), jnp.square(a - 1.0)][: 1 + costs], axis=-1)
-
-
-def totals(costs):
-    """A problem of plain sums."""
-    problem = problem_of(Reach(costs=costs, horizon=LENGTH), 2000, (0.3,) * costs)
-    return dataclasses.replace(problem, cost_discount=1.0)
-
-
-def around(policy, batch, advantage):
-    return cpo.Around.of(totals(advantage.shape[-1] - 1), policy, batch, advantage)
-
-
 def without_doubt(policy, batch, advantage, excess):
     """CPO's own step: the gradients of the whole batch, believed as they are."""
     here = around(policy, batch, advantage)
     return step_from(here, gradients(here, 1), excess)
-
-
-def gains(policy, batch, advantage, new):
-    """What the sums of an episode gain, by hand: its length times the mean over the steps."""
-    samples = on_policy.samples(totals(advantage.shape[-1] - 1), batch, batch.reward)
-    ratio = primal_steps.Surrogate.around(policy, samples).ratio(new)
-    centred = advantage.reshape(-1, advantage.shape[-1])
-    centred = centred - centred.mean(axis=0, keepdims=True)
-    return np.asarray(LENGTH * jnp.mean((ratio - 1.0)[:, None] * centred, axis=0))
 
 
 def test_a_slack_constraint_leaves_the_trpo_step(policy):

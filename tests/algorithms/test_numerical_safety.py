@@ -10,13 +10,27 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import apdo, cpo, dual_estimate, pd_ddpg, pdo, primal_steps, trpo
+from apdo.algorithms import (
+    apdo,
+    cpo,
+    crpo,
+    cup,
+    dual_estimate,
+    focops,
+    ipo,
+    p3o,
+    pcpo,
+    pd_ddpg,
+    pdo,
+    primal_steps,
+    trpo,
+)
 from apdo.core import critics, policies
 from problems import Reach, problem_of, random_batch
 
 SMALL = {"policy": policies.Config(hidden=(4,)), "critic": critics.Config(hidden=(4,), passes=2, minibatches=2)}
 LEARNER = pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
-PPO = primal_steps.Ppo(passes=2, minibatches=2)
+PPO, PASSES = primal_steps.Ppo(passes=2, minibatches=2), primal_steps.Passes(passes=2, minibatches=2)
 ACTOR = dual_estimate.Config(learner=dataclasses.replace(LEARNER, bound=2.0, action_noise=0.25))
 TRYING: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(4,), bound=2.0)}
 ALGORITHMS = {
@@ -25,6 +39,12 @@ ALGORITHMS = {
     "cpo": (cpo, cpo.Config(**SMALL)),
     "pd-ddpg": (pd_ddpg, pd_ddpg.Config(learner=LEARNER, replay_capacity=200)),
     "apdo": (apdo, apdo.Config(primal=PPO, k_adj=0, off_policy=ACTOR, **TRYING)),
+    "focops": (focops, focops.Config(primal=PASSES, **SMALL)),
+    "cup": (cup, cup.Config(primal=PPO, projection=PASSES, **SMALL)),
+    "pcpo": (pcpo, pcpo.Config(**SMALL)),
+    "p3o": (p3o, p3o.Config(primal=PPO, **SMALL)),
+    "ipo": (ipo, ipo.Config(primal=PPO, **SMALL)),
+    "crpo": (crpo, crpo.Config(**SMALL)),
 }
 STEPS, ENVIRONMENTS, EPOCHS = 5, 8, 3
 TASK = Reach(costs=2, horizon=STEPS)

@@ -11,7 +11,20 @@ import numpy as np
 import pytest
 
 import apdo as library
-from apdo.algorithms import apdo, cpo, dual_estimate, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import (
+    apdo,
+    cpo,
+    crpo,
+    cup,
+    dual_estimate,
+    focops,
+    ipo,
+    p3o,
+    pcpo,
+    pd_ddpg,
+    pdo,
+    primal_steps,
+)
 from apdo.core import critics, dual, policies
 from host_environments import Line
 from problems import Reach, run, training_of
@@ -36,6 +49,16 @@ CONFIGS: dict[str, Any] = {
 REWARD, COST = 1024.0, 2.0**-10
 MORE = {"pdo, ascent", "pdo, Adam", "cpo, return first", "apdo, multipliers"}
 """Whose own part has the law tested where it stands (core/test_dual, core/test_dial)."""
+QUICK: dict[str, Any] = {"minibatches": 2, "passes": 2}
+PPO = primal_steps.Ppo(**QUICK)
+NAMED: dict[str, Any] = {
+    "focops": (focops, focops.Config(primal=primal_steps.Passes(**QUICK), **SMALL)),
+    "cup": (cup, cup.Config(primal=PPO, projection=primal_steps.Passes(**QUICK), **SMALL)),
+    "pcpo": (pcpo, pcpo.Config(**SMALL)),
+    "p3o": (p3o, p3o.Config(primal=PPO, **SMALL)),
+    "ipo": (ipo, ipo.Config(primal=PPO, **SMALL)),
+    "crpo": (crpo, crpo.Config(**SMALL)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +78,26 @@ class Counted(Reach):
 
 
 def trained(name, reward, cost):
-    algorithm, config = CONFIGS[name]
+    algorithm, config = (CONFIGS | NAMED)[name]
     task = Counted(costs=2, reward_unit=reward, cost_unit=cost)
     state, history = run(training_of(algorithm, config, task), [3], 5)
     policy = jax.tree.leaves(jax.vmap(algorithm.learned_policy)(state.algorithm))
-    return [np.asarray(leaf) for leaf in policy], np.asarray([row["multiplier"] for row in history])
+    return [np.asarray(leaf) for leaf in policy], np.asarray([row.get("multiplier", np.nan) for row in history])
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in MORE)) for name in CONFIGS])
 def test_other_units_give_the_same_policies_bit_for_bit_and_multipliers_in_those_units(name):
     plain, multipliers = trained(name, 1.0, 1.0)
     assert np.any(multipliers > 0)
+    policy, priced = trained(name, REWARD, COST)
+    for ours, theirs in zip(policy, plain, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(priced, multipliers * np.float32(REWARD / COST))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_same_holds_of_algorithms_without_multipliers_of_their_own(name):
+    plain, multipliers = trained(name, 1.0, 1.0)
     policy, priced = trained(name, REWARD, COST)
     for ours, theirs in zip(policy, plain, strict=True):
         np.testing.assert_array_equal(ours, theirs)

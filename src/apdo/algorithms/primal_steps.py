@@ -7,7 +7,9 @@ likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio a
 """
 
 import dataclasses
+from collections.abc import Callable
 from math import inf
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -19,6 +21,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from apdo.core import descent, minibatch, trust_region
 from apdo.core.policies import Policy
 from apdo.options import OURS, PAPER, option
+
+Data = TypeVar("Data")
 
 _RATE = "multiple of the natural gradient to go, up to the trust region's edge; 0: always to the edge"
 
@@ -49,18 +53,24 @@ class LikelihoodRatio:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ppo:
-    """Proximal policy optimisation with a clipped ratio."""
+class Passes:
+    """Gradient steps by Adam on shuffled minibatches of one batch."""
 
-    clip: float = option(
-        0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0
-    )
     rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
     passes: int = option(10, "passes over the batch", "the PPO paper", above=0)
     minibatches: int = option(25, "gradient steps in one pass", OURS, above=0)
     gradient_norm: float = option(0.5, "longer gradients are scaled down to this norm", OURS, above=0.0)
     most_kl: float = option(
         0.03, "passes end once the policy has moved so far, in KL divergence; 0: never", OURS, within=(0.0, inf)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ppo(Passes):
+    """Proximal policy optimisation with a clipped ratio."""
+
+    clip: float = option(
+        0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0
     )
 
 
@@ -111,7 +121,7 @@ class Surrogate(eqx.Module):
         return jnp.mean(jax.vmap(lambda old, new: old.kl(new))(self.old, new))
 
 
-def init(config: Config, policy: Policy) -> optax.OptState:
+def init(config: Config | Passes, policy: Policy) -> optax.OptState:
     """The optimiser state that the step carries from epoch to epoch; empty for the trust-region steps."""
     optimiser = _optimiser(config)
     return () if optimiser is None else optimiser.init(ravel_pytree(policy)[0])
@@ -132,15 +142,21 @@ def improve(
         case LikelihoodRatio():
             parameters, optimiser = _likelihood_ratio_step(config, surrogate, policy, optimiser)
         case Ppo():
-            parameters, optimiser = _clipped_steps(config, surrogate, policy, optimiser, key)
+            loss = lambda candidate, part: -clipped_gain(config, part, candidate)  # noqa: E731
+            new, optimiser = descend(config, loss, surrogate, surrogate, policy, optimiser, key)
+            return new, optimiser, measure(surrogate, new, accepted)
     new = unravel(parameters)
-    metrics = {
+    return new, optimiser, measure(surrogate, new, accepted)
+
+
+def measure(surrogate: Surrogate, new: Policy, accepted: Bool[Array, ""]) -> dict[str, Array]:
+    """What a step to a new policy came to, as metrics."""
+    return {
         "kl": surrogate.kl(new),
         "surrogate_gain": surrogate.gain(new),
         "step_accepted": accepted.astype(jnp.float32),
-        "entropy": jnp.mean(jax.vmap(lambda o: new(o).entropy())(samples.observation[::_ENTROPY_STRIDE])),
+        "entropy": jnp.mean(jax.vmap(lambda o: new(o).entropy())(surrogate.samples.observation[::_ENTROPY_STRIDE])),
     }
-    return new, optimiser, metrics
 
 
 def fisher(config: trust_region.Curvature, policy: Policy, observation: Float[Array, "B O"]) -> trust_region.Product:
@@ -181,43 +197,55 @@ def _likelihood_ratio_step(
     return descent.step(optax.adam(config.rate), parameters, ravel_pytree(gradient)[0], state)
 
 
-def _clipped_steps(
-    config: Ppo, surrogate: Surrogate, policy: Policy, state: optax.OptState, key: PRNGKeyArray
-) -> tuple[Float[Array, " P"], optax.OptState]:
+def clipped_gain(config: Ppo, surrogate: Surrogate, policy: Policy) -> Float[Array, ""]:
+    """PPO's surrogate: the mean of w · min(ratio · A, clip(ratio) · A)."""
+    ratio, advantage = surrogate.ratio(policy), surrogate.samples.advantage
+    clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
+    return jnp.mean(surrogate.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
+
+
+def descend(
+    config: Passes,
+    loss: Callable[[Policy, Data], Float[Array, ""]],
+    data: Data,
+    surrogate: Surrogate,
+    policy: Policy,
+    state: optax.OptState,
+    key: PRNGKeyArray,
+) -> tuple[Policy, optax.OptState]:
+    """The policy after passes over `data`, each minibatch a step down the loss; the surrogate is that of all samples.
+
+    Every array in `data` has the samples in front, so that a minibatch is of the same kind.
+    """
     parameters, unravel = ravel_pytree(policy)
     optimiser = _optimiser(config)
     assert optimiser is not None
 
-    def loss(theta: Float[Array, " P"], part: Surrogate) -> Float[Array, ""]:
-        ratio, advantage = part.ratio(unravel(theta)), part.samples.advantage
-        clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
-        return -jnp.mean(part.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
-
-    def descend(carry: tuple[Array, optax.OptState], part: Surrogate) -> tuple[tuple[Array, optax.OptState], None]:
+    def one(carry: tuple[Array, optax.OptState], part: Data) -> tuple[tuple[Array, optax.OptState], None]:
         theta, state = carry
-        gradient = jax.grad(loss)(theta, part)
+        gradient = jax.grad(lambda theta: loss(unravel(theta), part))(theta)
         return descent.step(optimiser, theta, gradient, state), None
 
     def near(carry: tuple[Array, optax.OptState]) -> Bool[Array, ""]:
         return surrogate.kl(unravel(carry[0])) <= config.most_kl
 
     (parameters, state), _ = minibatch.sweep(
-        descend,
+        one,
         (parameters, state),
-        surrogate,
+        data,
         key,
         size=max(1, surrogate.samples.advantage.shape[0] // config.minibatches),
         passes=config.passes,
         going=near if config.most_kl else None,
     )
-    return parameters, state
+    return unravel(parameters), state
 
 
-def _optimiser(config: Config) -> optax.GradientTransformation | None:
+def _optimiser(config: Config | Passes) -> optax.GradientTransformation | None:
     match config:
         case LikelihoodRatio():
             return optax.adam(config.rate)
-        case Ppo():
+        case Passes():
             return optax.chain(optax.clip_by_global_norm(config.gradient_norm), optax.adam(config.rate))
         case _:
             return None

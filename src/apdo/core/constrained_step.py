@@ -57,14 +57,7 @@ def solve(
     radius: float | Float[Array, ""],
 ) -> Move:
     """The optimal move, or the recovery move where no move is feasible."""
-    m = r.shape[0]
-    if m > MOST_CONSTRAINTS:
-        raise InvalidInput(f"CPO solves for at most {MOST_CONSTRAINTS} constraints, not {m}.")
-    # A constraint whose gradient vanishes cannot be acted on; it must not be able to look active. One that is merely
-    # small has small units, or a neighbour with large ones.
-    usable = jnp.diagonal(s) > _VANISHING
-    sets = jnp.asarray(list(itertools.product([False, True], repeat=m))) & usable[None]
-
+    sets, usable = _active_sets(s)
     best = jax.vmap(lambda active: _on_faces(q, r, s, c, radius, active))(sets)
     choice = jnp.argmin(best.dual)
     distance, nearest = _nearest(s, c, sets, usable)
@@ -77,6 +70,23 @@ def solve(
         recovering=recovering,
         constrained=recovering | jnp.any(best.multiplier[choice] > 0.0),
     )
+
+
+def nearest(s: Float[Array, "M M"], c: Float[Array, " M"]) -> tuple[Float[Array, ""], Float[Array, " M"]]:
+    """The nearest point to here with c_i + b_iᵀx ≤ 0 for all i: its squared distance, and ν with x = -H⁻¹Bν."""
+    sets, usable = _active_sets(s)
+    return _nearest(s, c, sets, usable)
+
+
+def _active_sets(s: Float[Array, "M M"]) -> tuple[Bool[Array, "sets M"], Bool[Array, " M"]]:
+    """The sets of constraints that may be active together, and which can be at all."""
+    m = s.shape[0]
+    if m > MOST_CONSTRAINTS:
+        raise InvalidInput(f"CPO solves for at most {MOST_CONSTRAINTS} constraints, not {m}.")
+    # A constraint whose gradient vanishes cannot be acted on; it must not be able to look active. One that is merely
+    # small has small units, or a neighbour with large ones.
+    usable = jnp.diagonal(s) > _VANISHING
+    return jnp.asarray(list(itertools.product([False, True], repeat=m))) & usable[None], usable
 
 
 class _Candidate(eqx.Module):

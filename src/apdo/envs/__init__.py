@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from apdo import options, own
 from apdo.errors import InvalidInput, unknown
+from apdo.own import OBJECT
 
 ENVIRONMENTS = {
     "point-gather": ("point_gather", "PointGather", "a point robot gathers apples (reward) and avoids bombs (cost)"),
@@ -32,8 +34,6 @@ ENVIRONMENTS = {
     "wind-turbine": ("wind_turbine", "WindTurbine", "a 5 MW turbine: energy under limits on fatigue and over-speed"),
 }
 """Name ↦ (module, class, what it is)."""
-OBJECT = "object:"
-"""Begins the name of a task that was given as a Python object: no file can bring it back."""
 _ID = re.compile(r"(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d{1,4}", re.ASCII)
 """What an id looks like, with the module that registers it and a namespace in front where there are any."""
 
@@ -45,6 +45,8 @@ def is_gymnasium_id(name: str) -> bool:
 
 def remembered(name: str, problem: Mapping[str, Any]) -> type[Any] | None:
     """The class of a task of the host as a run's description tells it, needing no environment; None for other tasks."""
+    if own.is_known(name):
+        return None
     tasks = _gymnasium_tasks()
     if name.startswith(OBJECT) or is_gymnasium_id(name):
         return tasks.remembered(name, problem, tasks.GymnasiumTask)
@@ -55,29 +57,38 @@ def remembered(name: str, problem: Mapping[str, Any]) -> type[Any] | None:
 
 def check_name(name: str) -> None:
     """Raise InvalidInput for a name that cannot be an environment's."""
+    if own.is_known(name):
+        return
     if name.startswith(OBJECT):
         raise InvalidInput(
             f"the run was trained on a Python object, {name.removeprefix(OBJECT)!r}, which no file can bring back; "
             "go on in Python, and give it again: apdo.resume(RUN, environment=..., costs=...)."
         )
     if name not in ENVIRONMENTS and not is_gymnasium_id(name):
-        raise unknown("environment", name, [*ENVIRONMENTS, "a Gymnasium id such as Pendulum-v1"])
+        others = ["a Gymnasium id such as Pendulum-v1", "a file of your own such as mine.py:Tank"]
+        raise unknown("environment", name, [*ENVIRONMENTS, *others])
 
 
 def find(name: str) -> type[Any]:
     """The environment's class, a frozen dataclass of options."""
     check_name(name)
+    if own.is_known(name):
+        found = own.load(name, "environment")
+        importlib.import_module("apdo.envs.checks").check(name, found)
+        return found
     if is_gymnasium_id(name):
         return _gymnasium_tasks().of_id(name)
     module, kind, _ = ENVIRONMENTS[name]
     return getattr(importlib.import_module(f"apdo.envs.{module}"), kind)
 
 
-def of_object(environment: object, costs: object = None) -> tuple[str, type[Any], dict[str, str]]:
+def of_object(environment: object, costs: object = None) -> tuple[str, type[Any], dict[str, Any]]:
     """An environment that is given in Python, by name, as an object or by its maker: name, class and options.
 
     Costs that are text become an option, which a file can hold; functions stay with the class.
     """
+    if not isinstance(environment, str) and hasattr(environment, "observe"):
+        return _own_environment(environment, costs)
     parts = () if costs is None else (costs,) if isinstance(costs, str) or callable(costs) else tuple(costs)  # pyright: ignore[reportArgumentType]
     for part in parts:
         if not isinstance(part, str) and not callable(part):
@@ -91,6 +102,7 @@ def of_object(environment: object, costs: object = None) -> tuple[str, type[Any]
         task = threads.of_task(environment)
         return task.name, task, changes
     if isinstance(environment, str):
+        environment = own.whole(environment)
         check_name(environment)
         if parts and environment in ENVIRONMENTS:
             _check_takes_costs(environment, text)
@@ -98,6 +110,16 @@ def of_object(environment: object, costs: object = None) -> tuple[str, type[Any]
             return environment, find(environment), changes
     task = _gymnasium_tasks().of_object(environment, () if text else parts)
     return task.name, task, changes
+
+
+def _own_environment(environment: object, costs: object) -> tuple[str, type[Any], dict[str, Any]]:
+    """An environment of the user's own in JAX, as a class or as an instance whose options count."""
+    if costs is not None:
+        raise InvalidInput("an environment in JAX has its own costs; costs=... is for Gymnasium environments.")
+    given = isinstance(environment, type)
+    name = own.name_of(environment if given else type(environment))
+    task = find(name)
+    return name, task, {} if given else options.flatten(environment)  # pyright: ignore[reportArgumentType]
 
 
 def _check_takes_costs(name: str, text: bool) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,11 +89,20 @@ def restore(folder: Path, *, without_environment: bool = False) -> tuple[Experim
     description = runs.read_description(folder)
     config, task = description.get("config", {}), None
     if without_environment and isinstance(config, dict) and isinstance(config.get("environment"), str):
-        task = envs.remembered(config["environment"], description["problem"])
+        task = envs.remembered(config["environment"], _own_problem(description))
     experiment = Experiment.restore(config, task)
     training = training_of(experiment)
     seeds = list(range(experiment.settings.seeds))
     return experiment, training, jax.eval_shape(lambda: loop.start(training, seeds))
+
+
+def _own_problem(description: dict[str, Any]) -> dict[str, Any]:
+    """The problem as the environment itself has it, without the budgets that a wrapper shows."""
+    problem, settings = dict(description["problem"]), description["config"].get("settings")
+    wrapped = isinstance(settings, dict) and settings.get("wrap", "none") != "none"
+    if wrapped and isinstance(problem.get("observation_size"), int) and isinstance(problem.get("cost_names"), list):
+        problem["observation_size"] -= len(problem["cost_names"])
+    return problem
 
 
 def load_run(folder: str | Path, *, without_environment: bool = False) -> tuple[Experiment, loop.Training, loop.State]:

@@ -20,6 +20,7 @@ _FAST = {
     "off_policy.learner.cloning": 0.025,
 }
 _DEMO = {"batch": 10_000, "epochs": 15}
+_NAMED = ("focops", "cup", "pcpo", "p3o", "ipo", "crpo", "ppo-lag", "trpo-lag", "cppo-pid", "trpo-pid", "rcpo")
 LEARNER = {
     "critic_hidden": (100, 100),
     "actor_hidden": (64, 32),
@@ -85,7 +86,8 @@ PRESETS = {
             "cpo": _DEMO,
             "pd-ddpg": {"epochs": 100, "batch": 600, "replay_capacity": 60_000},
             "apdo": _FAST | _DEMO,
-        },
+        }
+        | dict.fromkeys(_NAMED, _DEMO),
         note="demo: 150,000 samples; the paper has 7,500,000 (--preset paper)",
     ),
 }

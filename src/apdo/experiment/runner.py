@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from apdo import algorithms, files, hosted, loop, options
-from apdo.algorithms import scaled
+from apdo import algorithms, files, hosted, loop, options, own
+from apdo.algorithms import checks, scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
@@ -74,7 +74,7 @@ def training_of(experiment: Experiment) -> loop.Training:
         algorithm=algorithm_of(experiment),
         config=experiment.algorithm_config,
         problem=experiment.problem(),
-        environment=experiment.environment_config,
+        environment=experiment.task(),
         steps=steps,
         environments=environments,
         side_by_side=loop.suits_side_by_side(),
@@ -95,6 +95,10 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
 def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False) -> Result:
     """Train from the first epoch to the last, in a new run folder."""
     training = training_of(experiment)
+    if experiment.algorithm not in algorithms.ALGORITHMS:
+        steps, environments = experiment.shape()
+        plain = algorithms.find(experiment.algorithm)
+        checks.try_out(experiment.algorithm, plain, training.config, training.problem, steps, environments)
     seeds = _seeds(experiment)
     memory.check(training, seeds)
     folder = folder or _default_folder(experiment)
@@ -193,7 +197,7 @@ def _train(
         best = {"best": [one.plain() for one in work.best]} if work.best else {}
         record.close(status, finished=_now(), seconds=taken, **best)
 
-    title = f"{experiment.algorithm} on {experiment.environment}"
+    title = f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}"
     try:
         with (
             Progress(title, experiment.settings.epochs, training.problem.limits, quiet=quiet) as progress,
@@ -222,10 +226,12 @@ def _train(
 
 
 def _how_to_go_on(folder: Path, experiment: Experiment) -> str:
-    if experiment.environment.startswith(OBJECT):
+    names = {"algorithm": experiment.algorithm, "environment": experiment.environment}
+    lost = [kind for kind, name in names.items() if name.startswith(OBJECT)]
+    if lost:
         # No command can bring a Python object back.
-        costs = ", costs=..." if getattr(experiment.environment_config, "functions", ()) else ""
-        return f"Go on with: apdo.resume({str(folder)!r}, environment=...{costs})"
+        lost += ["costs"] if getattr(experiment.environment_config, "functions", ()) else []
+        return f"Go on with: apdo.resume({str(folder)!r}, {', '.join(f'{kind}=...' for kind in lost)})"
     return f"Go on with: apdo resume {shlex.quote(str(folder))}"
 
 
@@ -234,6 +240,7 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
     problem, device = training.problem, jax.devices()[0]
     return {
         "algorithm": experiment.algorithm,
+        **({"stands_for": alias} if (alias := algorithms.stands_for(experiment.algorithm)) else {}),
         "environment": experiment.environment,
         "config": experiment.describe(),
         "problem": {
@@ -589,8 +596,8 @@ def result_of(folder: Path, training: loop.Training, seeds: list[int], history: 
 
 def _default_folder(experiment: Experiment) -> Path:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = re.sub(r"[^\w.-]+", "-", experiment.environment)
-    return Path("runs") / f"{experiment.algorithm}-{name}-{stamp}"
+    algorithm, environment = (own.short(name) for name in (experiment.algorithm, experiment.environment))
+    return Path("runs") / re.sub(r"[^\w.-]+", "-", f"{algorithm}-{environment}-{stamp}")
 
 
 def _now() -> str:

@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from apdo import algorithms, envs, options
+from apdo import algorithms, envs, options, own
+from apdo.envs import budget
 from apdo.errors import InvalidInput, unknown
 from apdo.experiment.presets import PRESETS
 from apdo.options import OURS, PAPER, one_of, option
@@ -57,6 +58,13 @@ class Settings:
     normalise: bool = option(
         False, "normalise observations by their running mean and variance (Gymnasium environments: true)", OURS
     )
+    wrap: str = option(
+        "none",
+        "budgets in sight: saute replaces the reward once an episode has used up its limit, early-termination ends it",
+        OURS,
+        choices=one_of("none", budget.SAUTE, budget.EARLY),
+    )
+    unsafe_reward: float = option(-1.0, "with --wrap: the reward of a step whose budget is used up", OURS)
     keep: int = option(3, "checkpoints kept, the newest ones", OURS, within=(1, 10**9))
 
 
@@ -123,11 +131,20 @@ class Experiment:
                 f"k_adj must come before the run's end: with {epochs} epochs at most {epochs - 1}, not {k_adj}."
             )
 
-    def problem(self) -> Problem:
-        """The constrained problem that the algorithm is to solve."""
-        task, settings = self.environment_config, self.settings
-        costs = len(task.cost_names)
-        limits = settings.limits or task.limits
+    def task(self) -> Any:  # noqa: ANN401
+        """The environment that is played: the configured one, with its budgets in sight if that is asked for."""
+        settings, plain = self.settings, self.environment_config
+        if settings.wrap == "none":
+            return plain
+        return budget.wrap(plain, settings.wrap, self._limits(), self._cost_discount(), settings.unsafe_reward)
+
+    def _cost_discount(self) -> float:
+        return self.environment_config.discount if self.settings.constrain == "discounted" else 1.0
+
+    def _limits(self) -> tuple[float, ...]:
+        """One limit for each cost, checked."""
+        task = self.environment_config
+        costs, limits = len(task.cost_names), self.settings.limits or task.limits
         for limit in limits:
             if not math.isfinite(limit):
                 raise InvalidInput(f"a limit must be a finite number, not {limit}.")
@@ -136,6 +153,11 @@ class Experiment:
                 f"{self.environment} has {costs} cost{'s' * (costs > 1)} ({', '.join(task.cost_names)}) and needs "
                 f"as many limits, not {len(limits)}; give them with --limits."
             )
+        return tuple(float(limit) for limit in limits)
+
+    def problem(self) -> Problem:
+        """The constrained problem that the algorithm is to solve."""
+        limits, task, settings = self._limits(), self.task(), self.settings
         if settings.batch < task.horizon:
             raise InvalidInput(
                 f"a batch of {settings.batch} is smaller than one episode of {self.environment}, {task.horizon} steps."
@@ -145,9 +167,9 @@ class Experiment:
             observation_size=task.observation_size,
             action_size=task.action_size,
             batch=steps * environments,
-            limits=tuple(float(limit) for limit in limits),
+            limits=limits,
             discount=task.discount,
-            cost_discount=task.discount if settings.constrain == "discounted" else 1.0,
+            cost_discount=self._cost_discount(),
             horizon=task.horizon,
             truncates=not task.horizon_terminates,
             discrete_actions=task.discrete_actions,
@@ -177,6 +199,11 @@ def copies_near(about: int, episodes: int) -> int:
     return min(fitting, key=lambda n: (-episodes % n, max(n, about) / min(n, about)))
 
 
+def defaults(algorithm: str) -> Any:  # noqa: ANN401
+    """The algorithm's options as its name has them, an alias's laid over those of what it stands for."""
+    return options.override(algorithms.find(algorithm).Config(), algorithms.named(algorithm).options)
+
+
 def specify(
     algorithm: str,
     environment: str,
@@ -189,8 +216,9 @@ def specify(
     `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name. `task` is the
     environment's class where its name alone cannot find it. What suits the environment's family is laid under it all.
     """
-    module, task = algorithms.find(algorithm), task or envs.find(environment)
-    parts = {"settings": Settings(), "algorithm_config": module.Config(), "environment_config": task()}
+    algorithm, environment = own.whole(algorithm), own.whole(environment)
+    task = task or envs.find(environment)
+    parts = {"settings": Settings(), "algorithm_config": defaults(algorithm), "environment_config": task()}
     parts = _lay_over(parts, getattr(task, "defaults", {}))
     note = ""
     if preset is not None:

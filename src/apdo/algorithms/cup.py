@@ -1,0 +1,89 @@
+"""Constrained update projection, CUP (Yang et al. 2022): improve the return, then project back towards the limits.
+
+    improvement   π_{k+1/2}  from a step on A_R alone, with no regard to the limits
+    projection    π_{k+1} = argmin_π  E_s [ KL(π ‖ π_{k+1/2}) + Σ_i ν_i E_{a~π_k} π(a|s)/π_k(a|s) A_Ci(s, a) ]
+    multipliers   ν_i ← [ν_i + η (C_i(π_k) - d_i)]⁺
+
+Both steps are gradient steps on minibatches of the same batch. On one state the
+projection has the solution π_{k+1} ∝ π_{k+1/2} exp(-Σ ν_i A_Ci), where π_k has chosen all actions equally often.
+
+Any number of constraints: each has its ν_i; the paper states one.
+
+Deviations:
+1. The projection's KL has no unit, so ν_i A_Ci must not have one: it is counted in σ(A_R), in which the improvement
+   counts its own advantage. The paper's factor (1 - γ λ)/(1 - γ) on the cost is part of that unit.
+2. The improvement is PPO's clipped step, as in their code; the text has a KL penalty there.
+3. ν moves by pure numbers (`core.dual`), after the projection, as in algorithm 1; it starts at 0.
+4. The divergence to π_{k+1/2} is taken at the states that π_k has visited; there are no others.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.core import policies
+from apdo.core.data import Transition
+from apdo.options import OURS, option
+from apdo.problem import Problem
+
+act = on_policy.act
+memory = on_policy.memory
+learned_policy = on_policy.learned_policy
+State = epoch.PricedState
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(epoch.PricedConfig):
+    """Settings of CUP."""
+
+    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the improvement and its gradient steps", OURS)
+    projection: primal_steps.Passes = option(primal_steps.Passes(most_kl=0.0), "the projection's gradient steps", OURS)
+
+
+class Halfway(eqx.Module):
+    """The samples with what the projection needs of each."""
+
+    surrogate: primal_steps.Surrogate
+    half: eqx.Module
+    """π_{k+1/2} at each sample."""
+    cost: Float[Array, " B"]
+    """Σ_i ν_i A_Ci in units of σ(A_R)."""
+
+
+def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
+    """A fresh policy and value functions; ν = 0."""
+    return epoch.start_priced(config, problem, key, config.primal)
+
+
+def step(
+    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
+) -> tuple[State, dict[str, Array]]:
+    """One epoch: improvement, projection, ν from C(π_k)."""
+    improve_key, project_key, critic_key = random.split(key, 3)
+    view = epoch.look(config, problem, state, batch)
+    here = view.signals(problem)
+    samples = here.surrogate.samples
+    half, optimiser, _ = primal_steps.improve(config.primal, view.policy, state.optimiser, samples, improve_key)
+    data = Halfway(
+        surrogate=here.surrogate,
+        half=jax.vmap(half)(samples.observation),
+        cost=here.cost @ epoch.pull(state, view),
+    )
+    # The projection's own optimiser starts afresh: what the improvement has gathered points the other way.
+    fresh = primal_steps.init(config.projection, half)
+    policy, _ = primal_steps.descend(config.projection, loss, data, data.surrogate, half, fresh, project_key)
+    metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
+    metrics |= {"multiplier": state.multiplier.value, "improvement_kl": data.surrogate.kl(half)}
+    return epoch.finish(config, epoch.ascend(config, state, view), view, critic_key, policy, optimiser, metrics)
+
+
+def loss(policy: policies.Policy, near: Halfway) -> Float[Array, ""]:
+    """KL(π ‖ π_{k+1/2}) + Σ_i ν_i (π/π_k) A_Ci, averaged over the samples."""
+    new = jax.vmap(policy)(near.surrogate.samples.observation)
+    divergence = jax.vmap(lambda now, half: now.kl(half))(new, near.half)
+    return jnp.mean(near.surrogate.samples.weight * (divergence + near.surrogate.ratio(policy) * near.cost))

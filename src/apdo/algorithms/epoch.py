@@ -1,0 +1,189 @@
+"""What the epochs of constrained on-policy algorithms begin and end with; what lies between is the algorithm.
+
+`look` turns a batch into what a step may use: the policy and value functions over the newest normalisation, advantages
+of the reward and of every cost, C(π_k) and the limit d_k that is enforced. `finish` fits the value functions and puts
+the next state together.
+
+**Units.** Losses add up rewards and costs, so both are counted in units of their own advantages (`View.standard`). With
+L = Σ_t w_t, the steps that the sums of one episode amount to, C_i may still grow by (d_i - C_i) / (L σ(A_Ci)) in the
+mean of w · (ratio - 1) · A_Ci / σ(A_Ci): `View.excess` is that number with the other sign. A penalty factor κ on it is
+κ σ(A_R) / σ(A_Ci) in return per cost, which is how `core.dual` counts multipliers too.
+"""
+
+import dataclasses
+from math import inf
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import random
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo import objective
+from apdo.algorithms import on_policy, primal_steps
+from apdo.core import critics, dial, dual, policies
+from apdo.core.advantage import standardise
+from apdo.core.data import Transition
+from apdo.core.statistics import Statistics
+from apdo.options import OURS, PAPER, option
+from apdo.problem import Problem
+
+S = TypeVar("S", bound="State")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(dial.Config):
+    """Settings of the networks and their advantages."""
+
+    policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
+    critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
+    trace: float = option(0.95, "λ of generalised advantage estimation, reward", PAPER, within=(0.0, 1.0))
+    cost_trace: float = option(0.95, "λ of generalised advantage estimation, costs", OURS, within=(0.0, 1.0))
+
+
+class State(eqx.Module):
+    """Everything that the next epoch needs."""
+
+    policy: policies.Policy
+    optimiser: optax.OptState
+    critic: critics.Critic
+    dial: dial.Dial | None
+    statistics: Statistics | None
+
+
+def start(
+    config: Config, problem: Problem, key: PRNGKeyArray, primal: primal_steps.Config | primal_steps.Passes
+) -> State:
+    """A fresh policy with the optimiser of its step, and value functions."""
+    policy_key, critic_key = random.split(key)
+    policy = on_policy.fresh_policy(config.policy, problem, policy_key)
+    return State(
+        policy=policy,
+        optimiser=primal_steps.init(primal, policy),
+        critic=on_policy.fresh_critic(config.critic, problem, critic_key, 1 + problem.constraints),
+        dial=dial.start(config, problem.constraints),
+        statistics=on_policy.fresh_statistics(problem),
+    )
+
+
+class Signals(eqx.Module):
+    """The samples, the reward's advantage among them, with the costs' advantages; all in units of their deviations."""
+
+    surrogate: primal_steps.Surrogate
+    cost: Float[Array, "B M"]
+
+
+class View(eqx.Module):
+    """What a batch says, before anything is learned from it."""
+
+    policy: policies.Policy
+    critic: critics.Critic
+    statistics: Statistics | None
+    dial: dial.Dial | None
+    batch: Transition
+    """As the networks see it."""
+    estimates: critics.Estimates
+    measured: dict[str, Array]
+    limit: Float[Array, " M"]
+    """d_k."""
+    standard: Float[Array, "T N K"]
+    """Each signal's advantages, with mean 0 and deviation 1."""
+    excess: Float[Array, " M"]
+    """(C_i - d_i) / (L σ(A_Ci)); 0 for a cost whose advantages do not vary, which no step can change."""
+    size: Float[Array, " M"]
+    """max(|d_i|, |C_i|) in the same unit."""
+
+    def samples(self, problem: Problem, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
+        """The batch as unordered samples, with an advantage of one's own making."""
+        return on_policy.samples(problem, self.batch, advantage)
+
+    def signals(self, problem: Problem) -> Signals:
+        """The same with the reward's advantage, and the costs' besides."""
+        samples = self.samples(problem, self.standard[..., 0])
+        costs = self.standard[..., 1:].reshape(-1, self.standard.shape[-1] - 1)
+        return Signals(surrogate=primal_steps.Surrogate.around(self.policy, samples), cost=costs)
+
+
+def look(config: Config, problem: Problem, state: State, batch: Transition) -> View:
+    """What the batch of π_k says."""
+    statistics, seen = on_policy.observe(state.statistics, batch)
+    critic = on_policy.rebase(state.critic, state.statistics, statistics)
+    estimates = on_policy.estimate(problem, critic, seen, config.trace, config.cost_trace)
+    measured = on_policy.measure(problem, batch)
+    turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
+    standard = jax.vmap(standardise, in_axes=-1, out_axes=-1)(estimates.advantage)
+    unit = jnp.sum(objective.step_weights(problem, batch)) * jnp.std(estimates.advantage[..., 1:], axis=(0, 1))
+    moves = jnp.any(standard[..., 1:] != 0.0, axis=(0, 1))
+    unit = jnp.where(moves, unit, 1.0)
+    return View(
+        policy=on_policy.rebase(state.policy, state.statistics, statistics),
+        critic=critic,
+        statistics=statistics,
+        dial=turned,
+        batch=seen,
+        estimates=estimates,
+        measured=measured,
+        limit=limit,
+        standard=standard,
+        excess=jnp.where(moves, (measured["cost"] - limit) / unit, 0.0),
+        size=jnp.where(moves, jnp.maximum(jnp.abs(limit), jnp.abs(measured["cost"])) / unit, 0.0),
+    )
+
+
+def finish(
+    config: Config,
+    state: S,
+    view: View,
+    key: PRNGKeyArray,
+    policy: policies.Policy,
+    optimiser: optax.OptState,
+    metrics: dict[str, Array],
+) -> tuple[S, dict[str, Array]]:
+    """The state with the new policy and value functions fitted to this batch, and all metrics."""
+    critic, error = on_policy.fit(config.critic, view.critic, key, view.batch, view.estimates)
+    after = dataclasses.replace(
+        state, policy=policy, optimiser=optimiser, critic=critic, dial=view.dial, statistics=view.statistics
+    )
+    return after, metrics | view.measured | dial.measure(view.dial, view.limit) | {"value_error": error}
+
+
+@dataclasses.dataclass(frozen=True)
+class PricedConfig(Config):
+    """Settings of an algorithm whose costs have multipliers."""
+
+    rule: dual.Config = option(
+        dual.Ascent(most=20.0), "what moves the multipliers, in pure numbers", OURS, choices=dual.CHOICES
+    )
+    dual_step: float = option(0.05, "step of the dual ascent", OURS, within=(0.0, inf))
+
+
+class PricedState(State):
+    """The same with multipliers, and the units that they move in."""
+
+    multiplier: dual.Multiplier
+    units: dual.Relative
+
+
+def start_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray, primal: primal_steps.Passes) -> PricedState:
+    """The same as `start`, with multipliers of 0."""
+    m = problem.constraints
+    multiplier, units = dual.start(config.rule, jnp.zeros(m)), dual.Relative.start(m)
+    return PricedState(**vars(start(config, problem, key, primal)), multiplier=multiplier, units=units)
+
+
+def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
+    """ν ← [ν + α (C(π_k) - d_k)]⁺, in units without a unit (`core.dual`)."""
+    cost = view.measured["cost"]
+    units = state.units.observe(view.estimates.advantage, cost)
+    unit = units.unit(state.multiplier.integral)
+    excess = units.excess(cost, view.limit)
+    multiplier = dual.update(config.rule, state.multiplier, excess, config.dual_step, unit, units.price())
+    return dataclasses.replace(state, multiplier=multiplier, units=units)
+
+
+def pull(state: PricedState, view: View) -> Float[Array, " M"]:
+    """ν_i σ(A_Ci) / σ(A_R): how hard each cost pulls at the policy, the reward's pull being 1."""
+    deviation = jnp.std(view.estimates.advantage, axis=(0, 1))
+    return state.multiplier.value * deviation[1:] / jnp.where(deviation[0] > 0.0, deviation[0], 1.0)

@@ -1,0 +1,92 @@
+"""First-order constrained optimisation in policy space, FOCOPS (Zhang, Vuong and Ross 2020).
+
+Among all policies, parametrised or not, the best one near π_k that keeps the limits,
+
+    maximise E_{s~π_k, a~π} A_R(s, a)   subject to   C_i(π_k) + L E A_Ci(s, a) ≤ d_i,   E KL(π ‖ π_k) ≤ δ,
+
+is known in closed form (their theorem 1), with λ the multiplier of the KL bound and ν_i those of the limits:
+
+    π*(a|s) = π_k(a|s) exp((A_R(s, a) - Σ_i ν_i A_Ci(s, a)) / λ) / Z(s)
+
+Each epoch first moves ν by projected ascent on C(π_k) - d, then brings the network near π* by gradient steps on
+
+    E_s KL(π_θ ‖ π*) = E_s [ KL(π_θ ‖ π_k) - E_{a~π_k} π_θ(a|s)/π_k(a|s) (A_R - Σ_i ν_i A_Ci) / λ ] + const
+
+over the states with KL(π_θ ‖ π_k) ≤ δ. λ is a setting, as in their experiments.
+
+Any number of constraints: each has its ν_i.
+
+Deviations:
+1. A_R - Σ ν_i A_Ci is standardised, so that λ is a pure number. Their code standardises A_R and A_C apart, which makes
+   ν a price in units of σ(A_R)/σ(A_C); ours moves in that unit (`core.dual`), and is reported in return per cost.
+2. ν is at most 20 in that unit, theirs 2: a limit may be worth more. The step is 0.05, theirs 0.01 per epoch of 2,048
+   samples. `--rule pid` damps what ascent alone leaves swinging.
+3. Sums, weights of steps and limits are `objective`'s; their code constrains a running mean of undiscounted costs.
+4. Passes over the batch end when the mean KL(π_k ‖ π_θ) exceeds δ; their code looks at KL(π_θ ‖ π_k).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.core import policies
+from apdo.core.advantage import standardise
+from apdo.core.data import Transition
+from apdo.options import option
+from apdo.problem import Problem
+
+act = on_policy.act
+memory = on_policy.memory
+learned_policy = on_policy.learned_policy
+State = epoch.PricedState
+
+AUTHORS = "the FOCOPS paper"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(epoch.PricedConfig):
+    """Settings of FOCOPS."""
+
+    primal: primal_steps.Passes = option(
+        primal_steps.Passes(most_kl=0.02), "the gradient steps; they end at most_kl, which is δ", AUTHORS
+    )
+    temperature: float = option(1.5, "λ: how flat the target π* is", AUTHORS, above=0.0)
+
+
+def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
+    """A fresh policy and value functions; ν = 0."""
+    return epoch.start_priced(config, problem, key, config.primal)
+
+
+def step(
+    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
+) -> tuple[State, dict[str, Array]]:
+    """One epoch: ν from C(π_k), then the policy towards π*."""
+    primal_key, critic_key = random.split(key)
+    view = epoch.look(config, problem, state, batch)
+    state = epoch.ascend(config, state, view)
+    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
+    samples = view.samples(problem, standardise(view.estimates.advantage @ weight))
+    surrogate = primal_steps.Surrogate.around(view.policy, samples)
+
+    def towards_the_optimum(candidate: policies.Policy, part: primal_steps.Surrogate) -> Float[Array, ""]:
+        return loss(candidate, part, config.temperature, config.primal.most_kl)
+
+    policy, optimiser = primal_steps.descend(
+        config.primal, towards_the_optimum, surrogate, surrogate, view.policy, state.optimiser, primal_key
+    )
+    metrics = primal_steps.measure(surrogate, policy, jnp.asarray(True)) | {"multiplier": state.multiplier.value}
+    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+
+
+def loss(policy: policies.Policy, near: primal_steps.Surrogate, temperature: float, radius: float) -> Float[Array, ""]:
+    """E_s KL(π_θ ‖ π*) up to a constant, over the states within the radius; 0: over all of them."""
+    new = jax.vmap(policy)(near.samples.observation)
+    divergence = jax.vmap(lambda now, old: now.kl(old))(new, near.old)
+    each = divergence - near.ratio(policy) * near.samples.advantage / temperature
+    within = (divergence <= radius) if radius else jnp.ones_like(divergence, dtype=bool)
+    return jnp.mean(near.samples.weight * jnp.where(within, each, 0.0))

@@ -1,0 +1,95 @@
+"""Interior-point policy optimisation, IPO (Liu, Ding and Liu 2020): a logarithmic barrier in front of each limit.
+
+    maximise over θ   L_R(θ) + Σ_i log(d_i - C_i(θ)) / t,      C_i(θ) = C_i(π_k) + L E (ρ - 1) A_Ci
+
+with L_R PPO's clipped surrogate and ρ = π_θ(a|s) / π_k(a|s), by gradient steps on minibatches. The barrier's gradient
+is -∇C_i / (t (d_i - C_i)): a multiplier of 1 / (t (d_i - C_i)), which grows as the limit comes near. At the optimum of
+the sum the return is short of R* by at most m/t, as for every logarithmic barrier: the larger t, the nearer to the
+limit, and the steeper.
+
+Any number of constraints, as in the paper.
+
+Deviations:
+1. **Units.** d_i - C_i is counted as a share x of max(|d_i|, |C_i|), and t in pure numbers: the multiplier is
+   σ(A_R) / (σ(A_Ci) t x). The paper's 1/t has the return's unit.
+2. **Outside the limits** a logarithm has no value, and the paper asks for a first policy that keeps them. Here the
+   barrier goes on as a straight line from x = 1/(20 t) on, where the multiplier is 20 in that unit, so that any policy
+   may come first. (OmniSafe's version puts a constant penalty there.)
+3. The margin of `dial` is part of d_i.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.core import policies
+from apdo.core.data import Transition
+from apdo.options import OURS, option
+from apdo.problem import Problem
+
+act = on_policy.act
+memory = on_policy.memory
+learned_policy = on_policy.learned_policy
+State = epoch.State
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(epoch.Config):
+    """Settings of IPO."""
+
+    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the clipped gradient steps", OURS)
+    sharpness: float = option(20.0, "t: how near to the limit the barrier begins to count", OURS, above=0.0)
+    most: float = option(20.0, "where the barrier's multiplier ends, in units of σ(A_R)/σ(A_C)", OURS, above=0.0)
+
+
+def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
+    """A fresh policy and value functions."""
+    return epoch.start(config, problem, key, config.primal)
+
+
+def step(
+    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
+) -> tuple[State, dict[str, Array]]:
+    """One epoch: advantages, gradient steps on return and barrier, value fit."""
+    primal_key, critic_key = random.split(key)
+    view = epoch.look(config, problem, state, batch)
+    data = view.signals(problem)
+
+    def barred(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
+        return loss(config, candidate, part, view.excess, view.size)
+
+    policy, optimiser = primal_steps.descend(
+        config.primal, barred, data, data.surrogate, view.policy, state.optimiser, primal_key
+    )
+    deviation = jnp.std(view.estimates.advantage, axis=(0, 1))
+    varies = (deviation[1:] > 0.0) & (view.size > 0.0)
+    share = -view.excess / jnp.where(varies, view.size, 1.0)
+    price = deviation[0] / jnp.where(varies, deviation[1:], 1.0) / config.sharpness
+    multiplier = jnp.where(varies, price / jnp.maximum(share, least(config)), 0.0)
+    metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True)) | {"multiplier": multiplier}
+    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+
+
+def loss(
+    config: Config, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"], size: Float[Array, " M"]
+) -> Float[Array, ""]:
+    """-L_R - Σ_i barrier_i."""
+    weight = near.surrogate.samples.weight[:, None]
+    change = jnp.mean(weight * (near.surrogate.ratio(policy)[:, None] - 1.0) * near.cost, axis=0)
+    unit = jnp.where(size > 0.0, size, 1.0)
+    barriers = unit * barrier((-excess - change) / unit, least(config)) / config.sharpness
+    return -jnp.sum(barriers) - primal_steps.clipped_gain(config.primal, near.surrogate, policy)
+
+
+def least(config: Config) -> float:
+    """The slack, as a share of the limit, at which the barrier's multiplier has reached its end."""
+    return 1.0 / (config.sharpness * config.most)
+
+
+def barrier(slack: Float[Array, " M"], least: float) -> Float[Array, " M"]:
+    """log(x), and below the least slack its tangent there."""
+    inside = jnp.maximum(slack, least)
+    return jnp.log(inside) + (jnp.minimum(slack, least) - least) / least

@@ -1,0 +1,88 @@
+"""Penalised proximal policy optimisation, P3O (Zhang et al. 2022): an exact penalty in the place of multipliers.
+
+    minimise over θ   -L_R(θ) + κ Σ_i [L_Ci(θ)]⁺
+
+    L_R  = E min(ρ A_R, clip(ρ) A_R),                             ρ = π_θ(a|s) / π_k(a|s)
+    L_Ci = E max(ρ A_Ci, clip(ρ) A_Ci) + (C_i(π_k) - d_i) / L
+
+by gradient steps on minibatches. Where κ exceeds every optimal multiplier λ_i* the penalty is exact: the minimiser
+keeps the limits and is the constrained problem's own. Below, it is not: a price of κ is too low, and the limit is
+broken. Above, κ only makes the loss steeper where it is broken.
+
+Any number of constraints, as in the paper.
+
+Deviations:
+1. Rewards and costs are counted in units of their own advantages' deviations (`epoch`), so that κ is a pure number:
+   κ σ(A_R) / σ(A_Ci) in return per cost. 20 is what OmniSafe has for advantages that it standardises.
+2. L, the steps that an episode's sum amounts to, stands where the paper has 1/(1 - γ); it is the same for endless
+   episodes, and right for those that end.
+3. κ is fixed; the paper also tells of one that grows while limits are broken.
+4. The bracket counts from ρ = 1, max(ρ A, clip(ρ) A) - A, so that a batch whose weighted mean of A_C is not exactly 0
+   does not shift the limit.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.core import policies
+from apdo.core.data import Transition
+from apdo.options import OURS, option
+from apdo.problem import Problem
+
+act = on_policy.act
+memory = on_policy.memory
+learned_policy = on_policy.learned_policy
+State = epoch.State
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(epoch.Config):
+    """Settings of P3O."""
+
+    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the clipped gradient steps", OURS)
+    penalty: float = option(20.0, "κ, in units of σ(A_R)/σ(A_C)", "OmniSafe", above=0.0)
+
+
+def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
+    """A fresh policy and value functions."""
+    return epoch.start(config, problem, key, config.primal)
+
+
+def step(
+    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
+) -> tuple[State, dict[str, Array]]:
+    """One epoch: advantages, gradient steps on the penalised loss, value fit."""
+    primal_key, critic_key = random.split(key)
+    view = epoch.look(config, problem, state, batch)
+    data = view.signals(problem)
+
+    def penalised(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
+        return loss(config, candidate, part, view.excess)
+
+    policy, optimiser = primal_steps.descend(
+        config.primal, penalised, data, data.surrogate, view.policy, state.optimiser, primal_key
+    )
+    metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
+    metrics["penalised"] = (brackets(config.primal, policy, data, view.excess) > 0.0).astype(jnp.float32)
+    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+
+
+def loss(config: Config, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]) -> Float[Array, ""]:
+    """-L_R + κ Σ_i [L_Ci]⁺."""
+    gain = primal_steps.clipped_gain(config.primal, near.surrogate, policy)
+    return config.penalty * jnp.sum(jax.nn.relu(brackets(config.primal, policy, near, excess))) - gain
+
+
+def brackets(
+    config: primal_steps.Ppo, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]
+) -> Float[Array, " M"]:
+    """L_Ci: what is left of each excess, by a surrogate that never promises too much."""
+    ratio = near.surrogate.ratio(policy)[:, None]
+    clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
+    change = jnp.maximum(ratio * near.cost, clipped * near.cost) - near.cost
+    return jnp.mean(near.surrogate.samples.weight[:, None] * change, axis=0) + excess

@@ -1,0 +1,124 @@
+"""Saute and early termination: what is left of a budget, against its definition, in every kind of environment."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+import apdo
+from apdo import rollout
+from apdo.envs import budget
+from apdo.envs.environment import Environment
+from apdo.experiment import settings
+from problems import Reach
+
+HORIZON, LIMITS, DISCOUNT = 8, (0.9, 0.6), 0.9
+
+
+def played(kind):
+    """Twenty environments of random pushes, as [T, N] arrays."""
+    task = budget.wrap(Reach(costs=2, horizon=HORIZON), kind, LIMITS, DISCOUNT, -7.0)
+    assert isinstance(task, Environment)
+
+    def act(memory, observation, key):
+        return random.normal(key, (1,)), memory
+
+    batch = rollout.collect(task, act, (), random.key(0), steps=HORIZON, environments=20)
+    return jax.tree.map(np.asarray, batch)
+
+
+def spent_before(batch, i):
+    """1 - Σ_{k<t} γ^k c_k / d over the first T steps of environment i, by hand."""
+    factor = DISCOUNT ** np.arange(HORIZON)[:, None]
+    return 1.0 - np.cumsum(factor * batch.cost[:, i] / np.asarray(LIMITS), axis=0)
+
+
+def test_the_augmented_state_is_what_is_left_of_each_budget_at_that_time():
+    batch = played("saute")
+    np.testing.assert_array_equal(batch.observation[0, :, 2:], 1.0)
+    exhausted = 0
+    for i in range(20):
+        left = spent_before(batch, i) / DISCOUNT ** np.arange(1, HORIZON + 1)[:, None]
+        exact = np.cumprod(left >= -1.0, axis=0).astype(bool)  # what is far below is only held to be so
+        np.testing.assert_allclose(batch.next_observation[:, i, 2:][exact], left[exact], rtol=1e-4, atol=1e-4)
+        over = (left < 0.0).any(axis=1)
+        exhausted += over.sum()
+        np.testing.assert_array_equal(batch.reward[over, i], -7.0)
+        assert (batch.reward[~over, i] != -7.0).all()
+    assert 10 < exhausted < 150
+    assert not batch.terminated[:-1].any()
+
+
+def test_an_early_terminated_episode_ends_with_the_step_that_exhausts_a_budget():
+    batch = played("early-termination")
+    for i in range(20):
+        over = (spent_before(batch, i) < 0.0).any(axis=1)
+        if over.any():
+            end = int(np.argmax(over))
+            assert batch.terminated[end, i]
+            assert not batch.terminated[:end, i].any()
+            assert batch.reward[end, i] == -7.0
+            if end + 1 < HORIZON:
+                np.testing.assert_array_equal(batch.observation[end + 1, i, 2:], 1.0)
+                assert batch.step[end + 1, i] == 0
+
+
+def test_a_budget_that_is_spent_to_the_last_unit_is_not_exhausted():
+    task = budget.wrap(Reach(costs=1), "saute", (2.5,), 1.0, -7.0)
+    state = task.reset(random.key(0))
+    for _ in range(5):
+        outcome = task.step(state, jnp.asarray([0.5]), random.key(1))
+        state = outcome.state
+        assert float(outcome.reward) != -7.0
+    assert float(task.step(state, jnp.asarray([0.5]), random.key(1)).reward) == -7.0
+
+
+@pytest.mark.parametrize(
+    ("environment", "changes", "said"),
+    [
+        ("point-gather", {"wrap": "saute", "limits": 0.0}, "must be positive"),
+        ("Pendulum-v1", {"wrap": "early-termination", "cost": "abs(obs[2])", "limits": 1.0}, "JAX-native"),
+        ("point-gather", {"wrap": "sautee"}, "saute"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_refused_in_one_sentence(environment, changes, said):
+    if "-v" in environment:
+        pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    with pytest.raises(apdo.InvalidInput, match=said):
+        settings.specify("pdo", environment, changes)
+
+
+def test_an_environment_of_the_host_is_charged_to_the_same_budgets(tmp_path):
+    """Trained, loaded without the environment, and evaluated; the policy sees the budgets."""
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from host_environments import Counting
+
+    small = {"policy__hidden": (4,), "critic__hidden": (4,), "primal": "reinforce", "epochs": 1, "batch": 12}
+    seen = {}
+
+    class Spy(budget.BudgetedCopies):
+        def step(self, *, last):
+            super().step(last=last)
+            seen.setdefault("left", []).append(self.arrays.next_observation[0, 2:].copy())
+            seen.setdefault("reward", []).append(float(self.arrays.reward[0]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "BudgetedCopies", Spy)
+        result = apdo.train(
+            "trpo",
+            Counting,
+            limits=2.0,
+            constrain="total",
+            max_episode_steps=3,
+            wrap="saute",
+            unsafe_reward=-9.0,
+            out=tmp_path / "run",
+            quiet=True,
+            **small,
+        )
+    # A step costs half of its number: 0.5, 1, 1.5 of a budget of 2, and the reward is the number.
+    np.testing.assert_allclose(np.ravel(seen["left"][:3]), [0.75, 0.25, -0.5], atol=1e-6)
+    assert seen["reward"][:3] == [1.0, 2.0, -9.0]
+    assert result.policy(np.zeros(3)).shape == (2,)
+    assert apdo.load(tmp_path / "run", newest=True)(np.zeros(3)).shape == (2,)

@@ -1,0 +1,158 @@
+"""Algorithms and environments of the user's own: the tutorial runs, faults are told, runs go on."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import apdo
+from apdo import cli, own
+from apdo.algorithms import crpo, trpo
+from apdo.experiment import runner
+from apdo.report import runs
+from problems import Reach
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "own-algorithm.md"
+SMALL: dict[str, Any] = {"policy.hidden": (4,), "critic.hidden": (4,), "critic.passes": 1, "critic.minibatches": 2}
+SMALL |= {"epochs": 3, "batch": 120, "seeds": 1}
+WORDS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value).strip("(),"))]
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """The tutorial's two files, in the folder that one stands in."""
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL):
+        name = re.match(r'"""(\w+\.py):', block)
+        assert name is not None
+        (tmp_path / name[1]).write_text(block, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_tutorials_files_are_as_short_as_it_says(written):
+    assert len((written / "focops2.py").read_text().splitlines()) < 120
+    assert len((written / "tank.py").read_text().splitlines()) < 60
+
+
+def test_the_tutorials_algorithm_and_environment_train_from_the_command_line_and_resume_bit_for_bit(
+    written, monkeypatch
+):
+    command = ["train", "focops2.py", "tank.py:Tank", *WORDS, "--temperature", "1", "--quiet", "--out"]
+    cli.main([*command, "whole"])
+
+    class Stopping(runner.Stop):
+        looks = 0
+
+        @property
+        def asked(self):
+            Stopping.looks += 1
+            return Stopping.looks >= 2
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "Stop", Stopping)
+        patch.setattr(runner, "REPORT_EVERY", 1e-9)
+        with pytest.raises(SystemExit):
+            cli.main([*command, "broken"])
+    monkeypatch.chdir(written.parent)  # the files are found from anywhere
+    cli.main(["resume", str(written / "broken"), "--quiet"])
+    one, other = (runs.read(written / name) for name in ("whole", "broken"))
+    assert one.description["algorithm"] == str(written / "focops2.py")
+    assert one.metrics["multiplier"].shape == (1, 3, 1)
+    for name in set(one.metrics) - {"seconds"}:
+        np.testing.assert_array_equal(one.metrics[name], other.metrics[name], err_msg=name)
+    assert apdo.load(written / "broken", newest=True)(np.zeros(1)).shape == (1,)
+
+
+def given(algorithm, environment, folder, **options) -> Any:
+    small = {name.replace(".", "__"): value for name, value in (SMALL | options).items()}
+    return apdo.train(algorithm, environment, out=folder, quiet=True, **small)
+
+
+def test_objects_that_no_file_has_train_too_and_are_asked_for_to_go_on(tmp_path, monkeypatch):
+    class Mine:
+        """Another name for TRPO."""
+
+        Config, init, memory, act = trpo.Config, trpo.init, trpo.memory, trpo.act
+        step, learned_policy = trpo.step, trpo.learned_policy
+
+    one = given(Mine, "two-state", tmp_path / "mine", batch=200)
+    assert runs.read_description(tmp_path / "mine")["algorithm"].startswith("object:")
+    monkeypatch.setattr(own, "_given", {})
+    with pytest.raises(apdo.InvalidInput, match=r"give it again: apdo.resume\(RUN, algorithm=...\)"):
+        apdo.resume(tmp_path / "mine", epochs=4, quiet=True)
+    longer = apdo.resume(tmp_path / "mine", epochs=4, quiet=True, algorithm=Mine)
+    np.testing.assert_array_equal(longer.metrics["return"][:, :3], one.metrics["return"])
+
+
+FAULTS = {
+    "nothing": ("", "no function init"),
+    "arguments": ("def step(config, state): ...", r"step must take \(config, problem, state, batch, key\)"),
+    "thawed": ("class Config: ...", "frozen dataclass"),
+    "unexplained": (
+        """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            rate: float = 0.1
+        """,
+        "Config.rate must be an option",
+    ),
+    "broken": ("import nowhere_at_all", "cannot be imported: ModuleNotFoundError"),
+    "state": (
+        """
+        def step(config, problem, state, batch, key):
+            from apdo.algorithms import on_policy
+            return (state, 1), on_policy.measure(problem, batch)
+        """,
+        "same structure, shapes and types as init's",
+    ),
+    "metrics": ("def step(config, problem, state, batch, key):\n    return state, {}", "metrics lack return"),
+    "raises": ("def act(config, state, memory, observation, key):\n    return 1 / 0", "act raised ZeroDivisionError"),
+    "action": (
+        "def act(config, state, memory, observation, key):\n    return observation, memory",
+        r"action of shape \(2,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_an_algorithm_is_said_before_anything_is_computed(tmp_path, fault):
+    code, said = FAULTS[fault]
+    whole = fault in ("state", "metrics", "raises", "action")
+    text = "from apdo.algorithms.trpo import *\n" if whole else ""
+    (tmp_path / f"{fault}.py").write_text(text + textwrap.dedent(code))
+    with pytest.raises(apdo.InvalidInput, match=said) as caught:
+        given(str(tmp_path / f"{fault}.py"), "garnet", tmp_path / "run", batch=2000, states=5, actions=2)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_wrong_with_an_environment_is_said_too(tmp_path):
+    with pytest.raises(apdo.InvalidInput, match=r"Reach is no environment: the class.costs must be an option"):
+        given("trpo", Reach, tmp_path / "run")
+    code = DOCUMENT.read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", code, re.DOTALL)[1]
+    for number, (before, after, said) in enumerate(
+        (
+            ("cost=spilt[None]", "cost=spilt", r"the cost must have shape \(1,\), not \(\)"),
+            ("state=after", "state=(after, after)", "same structure, shapes and types as reset's"),
+            ("    horizon = 30\n", "", "does not say its horizon"),
+        )
+    ):
+        (tmp_path / f"tank{number}.py").write_text(code.replace(before, after))
+        with pytest.raises(apdo.InvalidInput, match=said):
+            given("trpo", str(tmp_path / f"tank{number}.py") + ":Tank", tmp_path / "run")
+
+
+def test_a_run_folder_cannot_bring_code_along():
+    """What it says of a file counts only with the whole path."""
+    with pytest.raises(apdo.InvalidInput, match="whole path is needed"):
+        own.load("mine.py:focops", "algorithm")
+    with pytest.raises(apdo.InvalidInput, match="no such file"):
+        own.load("/nowhere/mine.py:focops", "algorithm")
+    with pytest.raises(apdo.InvalidInput, match="unknown algorithm 'focop'; did you mean 'focops'"):
+        cli.naming.check_name("focop")
+    assert own.name_of(crpo).endswith("crpo.py")
