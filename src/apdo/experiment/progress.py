@@ -31,7 +31,8 @@ Row = Mapping[str, ArrayLike | Sequence[float]]
 INTERVAL = 2.0
 """Seconds between two plain lines."""
 
-_COLOURS = {"above": "bold red", "within": "bold green", "unknown": "bold yellow", "plain": "bold"}
+COLOURS = {"above": "bold red", "within": "bold green", "unknown": "bold yellow", "plain": "bold"}
+"""By the standing of a reading."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Progress:
     def __enter__(self) -> Progress:
         if self._quiet:
             return self
-        if _is_terminal(self._stream):
+        if is_terminal(self._stream):
             from rich.console import Console
             from rich.live import Live
 
@@ -299,7 +300,8 @@ def _phase_line(phase: _Phase) -> str:
     return "  ".join(filter(None, parts))
 
 
-def _is_terminal(stream: TextIO | TextIOBase) -> bool:
+def is_terminal(stream: TextIO | TextIOBase) -> bool:
+    """Whether a stream is a terminal that can be drawn on."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -334,5 +336,5 @@ def _styled(found: Sequence[Reading]) -> Text:
             line.append("   " if i else "").append(f"{reading.name} ", "dim")
         else:
             line.append(", ")
-        line.append(reading.text, _COLOURS[reading.standing])
+        line.append(reading.text, COLOURS[reading.standing])
     return line
