@@ -137,20 +137,16 @@ def devices_for(seeds: int) -> int:
 def start(training: Training, seeds: list[int], numbers: Numbers = NONE) -> State:
     """The state before epoch 0."""
 
-    def one(numbers: Numbers, key: PRNGKeyArray) -> tuple[PyTree, PRNGKeyArray]:
+    def one(numbers: Numbers, key: PRNGKeyArray) -> tuple[PyTree, Best | None, PRNGKeyArray]:
         own = arguments.put(training, numbers)
         init_key, run_key = random.split(key)
-        return training.algorithm.init(own.config, own.problem, init_key), run_key
+        algorithm = own.algorithm.init(own.config, own.problem, init_key)
+        return *_strongly_typed((algorithm, first_best(own, algorithm))), run_key
 
     keys = jnp.stack([random.key(seed) for seed in seeds])
-    algorithm, run_keys = jax.jit(lambda *each: over_seeds(training, one, each))(dict(numbers), keys)
-    algorithm = _strongly_typed(algorithm)
-    return State(
-        algorithm=algorithm,
-        key=run_keys,
-        epoch=jnp.asarray(0, dtype=jnp.int32),
-        best=_first_best(training, algorithm) if keeps_best(training.algorithm) else None,
-    )
+    # One program, and nothing outside it: each operation that is not in one takes as long to begin as a small program.
+    algorithm, kept, run_keys = jax.jit(lambda *each: over_seeds(training, one, each))(dict(numbers), keys)
+    return State(algorithm=algorithm, key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32), best=kept)
 
 
 def keeps_best(algorithm: Algorithm) -> bool:
@@ -158,9 +154,11 @@ def keeps_best(algorithm: Algorithm) -> bool:
     return getattr(algorithm, "samples_its_policy", True)
 
 
-def _first_best(training: Training, algorithm: PyTree) -> Best:
-    policies = jax.vmap(training.algorithm.learned_policy)(algorithm)
-    return _strongly_typed(jax.vmap(lambda policy: best.start(policy, training.problem))(policies))
+def first_best(training: Training, algorithm: PyTree) -> Best | None:
+    """What is known of the best policy of one seed before its first epoch; None where none is kept."""
+    if not keeps_best(training.algorithm):
+        return None
+    return best.start(training.algorithm.learned_policy(algorithm), training.problem)
 
 
 def epoch(

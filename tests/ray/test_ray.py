@@ -17,8 +17,9 @@ from apdo.sweeps import plan, sweep
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-OPTIONS = {"batch": 200, "critic": {"passes": 1}, "policy": {"hidden": [4]}, "checkpoint_every": 10}
-PLAN = {"algorithms": "trpo", "environments": "two-state", "grid": {"trace": [0.8, 0.9, 0.95, 1.0]}}
+OPTIONS = {"batch": 200, "critic": {"passes": 1}, "policy": {"hidden": [4]}, "checkpoint_every": 20}
+PLAN = {"algorithms": "trpo", "environments": "two-state", "seeds": 4, "block": 1}
+EPOCHS = 600
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +48,16 @@ def begin(cluster, out, epochs):
 
 
 def metrics(out):
-    found = {path.parent.name: runs.read(path) for path in sorted(out.glob("runs/*/seeds-*"))}
+    found = {path.name: runs.read(path) for path in sorted(out.glob("runs/*/seeds-*"))}
     assert all(run.description["status"] == "finished" for run in found.values())
     return {name: {m: v for m, v in run.metrics.items() if m != "seconds"} for name, run in found.items()}
 
 
 def test_runs_on_nodes_that_die_and_a_driver_that_dies_come_out_as_undisturbed(cluster, tmp_path):
-    epochs = 400
-    assert not begin(cluster, tmp_path / "calm", epochs).failures
+    assert not begin(cluster, tmp_path / "calm", EPOCHS).failures
     disturbed = tmp_path / "disturbed"
-    words = ["trpo", "two-state", "--grid", "trace=0.8,0.9,0.95,1.0", "--epochs", str(epochs), "--batch", "200"]
-    words += ["--critic.passes", "1", "--policy.hidden", "4", "--checkpoint-every", "10", "--out", str(disturbed)]
+    words = ["trpo", "two-state", "--seeds", "4", "--block", "1", "--epochs", str(EPOCHS), "--batch", "200"]
+    words += ["--critic.passes", "1", "--policy.hidden", "4", "--checkpoint-every", "20", "--out", str(disturbed)]
     driver = subprocess.Popen(
         [sys.executable, "-m", "apdo.cli", "sweep", *words, "--on", "ray", "--address", cluster.address],
         env=os.environ | {"PYTHONPATH": str(Path(sweep.__file__).parents[2])},
@@ -75,7 +75,7 @@ def test_runs_on_nodes_that_die_and_a_driver_that_dies_come_out_as_undisturbed(c
 
     killer = threading.Thread(target=kill_a_node)
     killer.start()
-    found = begin(cluster, disturbed, epochs)
+    found = begin(cluster, disturbed, EPOCHS)
     killer.join()
     assert not found.failures
     assert len(found.rows) == 4

@@ -69,7 +69,7 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
 def _sharing(members: list[Opened]) -> list[list[Opened]]:
     """Runs of one structure, apart where they differ in a number that cannot be an argument."""
     varied = sorted(_varied([one.training for one in members]))
-    fixed = [] if can_be_arguments(members[0].training, varied) else varied
+    fixed = [] if not varied or can_be_arguments(members[0].training, varied) else varied
     if len(fixed) > 1:
         fixed = [name for name in varied if not can_be_arguments(members[0].training, [name])]
     parts: dict[tuple[float, ...], list[Opened]] = {}
@@ -101,13 +101,13 @@ def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
     def trial(values: Mapping[str, Array]) -> PyTree:
         own, key = arguments.put(alone, values), jax.random.key(0)
         state = own.algorithm.init(own.config, own.problem, key)
-        return loop.epoch(own, state, None, key, jnp.asarray(0, dtype=jnp.int32))
+        return loop.epoch(own, state, loop.first_best(own, state), key, jnp.asarray(0, dtype=jnp.int32))
 
     try:
         jax.eval_shape(trial, {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names})
     # Whatever a function does with a number that it cannot look at, the answer is the same.
     except Exception:
-        return not names
+        return False
     return True
 
 
@@ -216,5 +216,5 @@ def _rows_of(state: loop.State, rows: slice) -> loop.State:
 def _over_rows(function: Callable[..., Array], *states: loop.State) -> loop.State:
     """A function of every leaf that has the seeds in front."""
     parts = [(state.algorithm, state.key, state.best) for state in states]
-    algorithm, key, best = jax.tree.map(function, *parts)
-    return loop.State(algorithm=algorithm, key=key, epoch=jnp.array(states[0].epoch), best=best)
+    algorithm, key, kept = jax.tree.map(function, *parts)
+    return loop.State(algorithm=algorithm, key=key, epoch=jnp.array(states[0].epoch), best=kept)
