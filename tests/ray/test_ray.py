@@ -15,11 +15,12 @@ from apdo.errors import InvalidInput
 from apdo.report import runs
 from apdo.sweeps import plan, sweep
 
-pytest.importorskip("ray", reason="Ray is not installed")
+cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed")
 
 OPTIONS = {"batch": 200, "critic": {"passes": 1}, "policy": {"hidden": [4]}, "checkpoint_every": 20}
 PLAN = {"algorithms": "trpo", "environments": "two-state", "seeds": 4, "block": 1}
 EPOCHS = 600
+MEMORY = {"object_store_memory": 80_000_000}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,9 @@ def cluster(tmp_path_factory):
     before = os.environ.get("HOME")
     # Ray keeps a token at home; the persistent compilation cache stays where it was.
     os.environ |= {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", f"{before}/.cache"), "HOME": str(home)}
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80_000_000})
+    made = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80_000_000}
+    )
     made.spare = [made.add_node(num_cpus=1, object_store_memory=80_000_000) for _ in range(2)]
     yield made
     made.shutdown()
@@ -66,12 +67,12 @@ def test_runs_on_nodes_that_die_and_a_driver_that_dies_come_out_as_undisturbed(c
     wait_for(lambda: list(disturbed.glob("runs/*/*/checkpoints/epoch-*.npz")), driver)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    over = len([path for path in disturbed.glob("runs/*/*") if runs.read_description(path)["status"] == "finished"])
+    written = size_of_metrics(disturbed)
 
     def kill_a_node():
-        wait_for(lambda: len(list(disturbed.glob("runs/*/*/checkpoints/epoch-*.npz"))) > over)
+        wait_for(lambda: size_of_metrics(disturbed) > written)
         cluster.remove_node(cluster.spare.pop(), allow_graceful=False)
-        cluster.spare.append(cluster.add_node(num_cpus=1, object_store_memory=80_000_000))
+        cluster.spare.append(cluster.add_node(num_cpus=1, **MEMORY))
 
     killer = threading.Thread(target=kill_a_node)
     killer.start()
@@ -84,6 +85,10 @@ def test_runs_on_nodes_that_die_and_a_driver_that_dies_come_out_as_undisturbed(c
     for name, values in calm.items():
         for metric, expected in values.items():
             np.testing.assert_array_equal(stormy[name][metric], expected, err_msg=f"{name} {metric}")
+
+
+def size_of_metrics(out):
+    return sum(file.stat().st_size for file in out.glob("runs/*/*/metrics.jsonl"))
 
 
 def wait_for(happened, process=None, seconds=300):

@@ -29,7 +29,7 @@ import tomllib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from apdo import files
 from apdo.errors import InvalidInput, unknown
 from apdo.experiment import settings
 from apdo.experiment.settings import Experiment
+
+T = TypeVar("T")
 
 _MOST_FILE = 2**20
 _MOST_RUNS = 100_000
@@ -81,13 +83,20 @@ class Part:
 
     def __or__(self, other: "Part") -> "Part":
         """This part with another one laid over it."""
-        mine = [{n: v for n, v in of.items() if n not in other.names} for of in (self.options, self.grid, self.draws)]
-        return Part(mine[0] | {**other.options}, mine[1] | {**other.grid}, mine[2] | {**other.draws})
+        return Part(
+            options=_without(self.options, other.names) | {**other.options},
+            grid=_without(self.grid, other.names) | {**other.grid},
+            draws=_without(self.draws, other.names) | {**other.draws},
+        )
 
     @property
     def names(self) -> set[str]:
         """Every option that it speaks of."""
         return {*self.options, *self.grid, *self.draws}
+
+
+def _without(entries: Mapping[str, T], names: set[str]) -> dict[str, T]:
+    return {name: value for name, value in entries.items() if name not in names}
 
 
 @dataclasses.dataclass(frozen=True)
