@@ -30,10 +30,8 @@ def cluster(tmp_path_factory):
     before = os.environ.get("HOME")
     # Ray keeps a token at home; the persistent compilation cache stays where it was.
     os.environ |= {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", f"{before}/.cache"), "HOME": str(home)}
-    made = cluster_utils.Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80_000_000}
-    )
-    made.spare = [made.add_node(num_cpus=1, object_store_memory=80_000_000) for _ in range(2)]
+    made = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **MEMORY})
+    made.spare = [made.add_node(num_cpus=1, **MEMORY) for _ in range(2)]
     yield made
     made.shutdown()
     if before is not None:

@@ -317,12 +317,13 @@ class _Driver:
         return self.sights[folder]
 
     def _show(self) -> None:
-        working = [(self.by_folder[folder].name, self._look(folder)) for folder in sorted(self.running)]
-        working = [(name, sight) for name, sight in working if sight.last is not None]
+        given = [(self.by_folder[folder].name, self._look(folder)) for folder in sorted(self.running)]
+        # An executor may keep jobs waiting that it was given.
+        working = [(name, sight) for name, sight in given if sight.status == "running"]
         others = [(self.by_folder[f].name, s) for f, s in self.sights.items() if f not in self.running]
         head = display.summary(
             self.before + len(self.done),
-            len(self.running),
+            len(working),
             self.failed_before + len(self.failed),
             self.total,
             self._left(),
