@@ -89,7 +89,7 @@ def size_of_metrics(out):
     return sum(file.stat().st_size for file in out.glob("runs/*/*/metrics.jsonl"))
 
 
-def wait_for(happened, process=None, seconds=300):
+def wait_for(happened, process=None, seconds=900):
     until = time.monotonic() + seconds
     while not happened():
         assert process is None or process.poll() is None, "the driver has ended by itself"
