@@ -178,13 +178,7 @@ class Progress:
             self._pending = None
 
     def _write(self, line: str) -> None:
-        encoding = self._stream.encoding or "utf-8"
-        try:
-            self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
-            self._stream.flush()
-        except BrokenPipeError:
-            # Whoever read the log has gone (`| head`); a training does not end for that.
-            self._quiet = True
+        self._quiet = self._quiet or not write_line(self._stream, line)
 
     def _signs(self) -> tuple[str, str]:
         """At most and more than, in what the stream can write."""
@@ -210,6 +204,17 @@ class Progress:
         if self._phase is not None:
             lines += [_phase_words(self._phase), _phase_bar(self._phase)]
         return Group(*lines)
+
+
+def write_line(stream: Any, line: str) -> bool:  # noqa: ANN401
+    """Write a line in what the stream can write; false if whoever read it has gone (`| head`), which ends no work."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def readings(row: Row, limits: Sequence[float], signs: tuple[str, str] = ("≤", ">")) -> list[Reading]:

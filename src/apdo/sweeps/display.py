@@ -10,7 +10,7 @@ from io import TextIOBase
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from apdo.experiment.progress import COLOURS, INTERVAL, Reading, duration, is_terminal, readings
+from apdo.experiment.progress import COLOURS, INTERVAL, Reading, duration, is_terminal, readings, write_line
 from apdo.report.following import Sight
 
 if TYPE_CHECKING:
@@ -69,12 +69,7 @@ class Display:
             self._written = self._clock()
 
     def _write(self, text: str) -> None:
-        encoding = self._stream.encoding or "utf-8"
-        try:
-            self._stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
-            self._stream.flush()
-        except BrokenPipeError:
-            self._quiet = True
+        self._quiet = self._quiet or not write_line(self._stream, text)
 
 
 def table(title: str, sights: Sequence[tuple[str, Sight]]) -> RenderableType:
