@@ -4,7 +4,7 @@ TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 check bench theory \
+.PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 test-ray check bench theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
   torture clean
 
@@ -39,6 +39,10 @@ test-stable-baselines3: .venv-sb3/ready
 # Bullet-Safety-Gym's, with a new one.
 test-bullet: .venv-bullet/ready
 	.venv-bullet/bin/python -m pytest tests/safety/test_bullet.py
+
+# Sweeps on Ray with nodes that die, and the mirrors of metrics with the packages that they are for.
+test-ray: .venv-ray/ready
+	.venv-ray/bin/python -m pytest tests/ray tests/experiment/test_callbacks.py
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -92,7 +96,7 @@ torture: .venv/run
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.torture --jobs $(JOBS)
 
 clean:
-	rm -rf .venv .venv-safety .venv-bullet .venv-sb3
+	rm -rf .venv .venv-safety .venv-bullet .venv-sb3 .venv-ray
 
 # One virtual environment, in three fillings; each is made again when the dependencies change.
 .venv/bin/python:
@@ -136,6 +140,11 @@ clean:
 	$(PYTHON311) -m venv .venv-bullet
 	.venv-bullet/bin/pip install --quiet --disable-pip-version-check --editable '.[gymnasium]' pybullet pytest beartype
 	.venv-bullet/bin/pip install --quiet --disable-pip-version-check --no-deps bullet-safety-gym==1.4.0
+	@touch $@
+
+.venv-ray/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/pip install --quiet --disable-pip-version-check --editable '.[ray,tensorboard,wandb]' pytest beartype
 	@touch $@
 
 .venv-sb3/ready: pyproject.toml

@@ -8,8 +8,8 @@ import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Before anything of apdo is imported. As for pyright, an int may stand for a float (PEP 484's numeric tower).
-install_import_hook("apdo", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+# Before anything of apdo is imported.
+install_import_hook("apdo", "checking.checked")
 
 
 @pytest.fixture(autouse=True, scope="module")

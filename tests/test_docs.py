@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apdo import datasets
+from apdo import cli, datasets
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -46,6 +46,19 @@ def test_the_log_of_docs_dual_estimation_is_a_dataset(tmp_path, monkeypatch):
     exec(block, {})
     data = datasets.load("log.npz")
     assert (data.samples, data.episodes, data.limits) == (400, 40, (5.0,))
+
+
+def test_the_sweep_file_of_docs_sweeps_is_one_and_its_examples_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "sweeps.md").read_text()
+    [file] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    Path("study.toml").write_text(file)
+    cli.main(["sweep", "study.toml", "--dry-run"])
+    assert "8 settings, 8 runs: 0 over, 8 to do." in capsys.readouterr().out
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, {})
+    assert {path.name for path in Path("runs").iterdir()} == {"traces", "watched"}
+    assert (tmp_path / "runs" / "traces" / "results.csv").exists()
 
 
 def test_the_arrays_that_docs_dual_estimation_names_are_those_of_a_file():

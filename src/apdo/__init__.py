@@ -9,16 +9,20 @@ arrays by name, [seeds, epochs]; `apdo.load(RUN)` gives a policy back from a run
 `apdo.estimate_multipliers(RUN)` says what each limit costs, from a run's buffer or from logged data (`apdo.datasets`).
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from apdo.errors import EnvironmentFailure, InvalidInput, NumericalFailure, StorageFailure
 
 if TYPE_CHECKING:
     from apdo.datasets import Dataset
+    from apdo.experiment.callbacks import Callback
     from apdo.experiment.dual_findings import MultiplierEstimate
+    from apdo.experiment.mirrors import Watch
     from apdo.experiment.runner import Result
     from apdo.policy import Policy
+    from apdo.sweeps.sweep import Found
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,6 +34,7 @@ __all__ = [
     "estimate_multipliers",
     "load",
     "resume",
+    "sweep",
     "train",
 ]
 
@@ -43,6 +48,7 @@ def train(
     out: str | Path | None = None,
     quiet: bool = False,
     resume: bool = False,
+    callbacks: "Sequence[Callback]" = (),
     **options: object,
 ) -> "Result":
     """Train and return the learned policies and the metrics; the run folder is the same that the command line makes.
@@ -54,7 +60,8 @@ def train(
     next observation, info), expressions such as "abs(obs[2]) > 4", or both in a list; without any, `info["cost"]` or
     `info["costs"]` count. `limits=25` limits the total of an episode.
 
-    With `resume`, the run that is in `out` goes on, if there is one. Options have the command line's names, with "_"
+    With `resume`, the run that is in `out` goes on, if there is one. `callbacks` are called after each epoch, and may
+    stop the run (`apdo.experiment.callbacks`). Options have the command line's names, with "_"
     for "-" and "__" for ".":
     `epochs=50, primal="ppo", primal__clip=0.1`.
     """
@@ -67,8 +74,8 @@ def train(
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")
-        return runner.train(experiment, Path(out), quiet=quiet)
-    return runner.run(experiment, None if out is None else Path(out), quiet=quiet)
+        return runner.train(experiment, Path(out), quiet=quiet, callbacks=callbacks)
+    return runner.run(experiment, None if out is None else Path(out), quiet=quiet, callbacks=callbacks)
 
 
 def resume(
@@ -79,6 +86,7 @@ def resume(
     algorithm: object = None,
     environment: object = None,
     costs: object = None,
+    callbacks: "Sequence[Callback]" = (),
 ) -> "Result":
     """Go on with an interrupted run, for more epochs than planned if `epochs` says so.
 
@@ -90,7 +98,44 @@ def resume(
     if algorithm is not None:
         algorithms.of_object(algorithm)
     task = None if environment is None else envs.of_object(environment, costs)[1]
-    return runner.resume(Path(run), quiet, epochs, task=task)
+    return runner.resume(Path(run), quiet, epochs, task=task, callbacks=callbacks)
+
+
+def sweep(
+    plan: "str | Path | Mapping[str, Any]",
+    *,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    together: bool | None = None,
+    retry: bool = False,
+    quiet: bool = False,
+    watch: "Watch | None" = None,
+    on: str = "local",
+    address: str | None = None,
+) -> "Found":
+    """Many runs as one: what a TOML file, or a dictionary like one, asks for (docs/sweeps.md).
+
+        apdo.sweep({"algorithms": ["pdo"], "environments": ["point-gather"], "seeds": 4,
+                    "grid": {"limits": [0.1, 0.2]}, "options": {"epochs": 20}}, out="runs/limits")
+
+    What is finished in `out` is not run again. `jobs` runs are at work at once; with `together`, those that differ in
+    numbers only share a program. `on="ray"` has Ray do it, on the cluster at `address` if one is named. `watch` names
+    TensorBoard, Weights & Biases or when to stop. `result.rows` is the table with a line for each setting and seed,
+    `result.failures` says of each run that failed why.
+    """
+    from apdo.experiment.mirrors import Watch
+    from apdo.sweeps import plan as plans
+    from apdo.sweeps import sweep as sweeps
+
+    file = None if isinstance(plan, Mapping) else Path(plan)
+    wanted = plans.parse(plan) if isinstance(plan, Mapping) else plans.read(Path(plan))
+    where = out or wanted.out
+    if where is None and file is None:
+        raise InvalidInput("a sweep needs `out`, the folder that it goes into.")
+    folder = Path(where) if where else sweeps.default_out(file)
+    again = f"apdo.sweep(..., out={str(folder)!r})" if file is None else f"apdo sweep {file} --out {folder}"
+    options = sweeps.Options(folder, jobs, together, retry, quiet, again, watch or Watch())
+    return sweeps.run(wanted, options, sweeps.executor(folder, on, address))
 
 
 def load(run: str | Path, seed: int | None = None, *, newest: bool = False) -> "Policy":

@@ -8,6 +8,8 @@
     apdo plot RUN...
     apdo report RUN...
     apdo reproduce [STUDY]
+    apdo sweep FILE
+    apdo watch RUN_OR_SWEEP
     apdo solve FILE
     apdo dual RUN_OR_FILE
     apdo list
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from apdo.experiment.evaluation import Estimate, Evaluation
+    from apdo.experiment.mirrors import Watch
     from apdo.experiment.runner import Result
     from apdo.policy import Policy
 
@@ -51,6 +54,8 @@ apdo: constrained reinforcement learning in JAX
   apdo plot RUN... [options]                   return, cost and multiplier as a picture
   apdo report RUN... [options]                 the same and its statistics, as a page for the browser
   apdo reproduce [STUDY] [options]             the paper's experiments with statistics, as a resumable batch
+  apdo sweep FILE [options]                    many runs as one: grids, random draws, seeds; resumable
+  apdo watch RUN_OR_SWEEP [options]            follow running runs, on the terminal or on a page
   apdo solve FILE [options]                    the exact optimum of a finite CMDP, with multipliers and proof
   apdo dual RUN_OR_FILE [options]              what each limit costs, estimated from logged data alone
   apdo list                                    algorithms, environments, presets
@@ -70,6 +75,9 @@ apdo train ALGORITHM ENVIRONMENT [options]
   --preset NAME            options by the set: {presets}
   --out DIR                the run folder (default: runs/ALGORITHM-ENVIRONMENT-TIME); must not exist
   --resume                 go on with the run that is in DIR, if there is one of the same configuration
+  --tensorboard            also write event files for TensorBoard (pip install 'apdo[tensorboard]')
+  --wandb PROJECT          also log to Weights & Biases (pip install 'apdo[wandb]')
+  --stop-within N          stop when every cost has been within its limit for N epochs
   --quiet                  no display
 
   ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost where it reports
@@ -160,6 +168,48 @@ apdo reproduce [fig1|fig2|step-size|lambda-star|all] [options]
   --seeds N                independent repetitions (default: 10; small: 3)
   --scale full|small       the paper's sizes, or a miniature for two cores that ends within ten minutes (default: full)
   --out DIR                where runs and results go (default: runs/reproduce-SCALE)
+"""
+
+SWEEP_USAGE = """\
+apdo sweep FILE [options]
+apdo sweep ALGORITHMS ENVIRONMENTS --out DIR [options]
+
+  Runs algorithms × environments × options × seeds, as a TOML file or the command line says, and writes run folders,
+  results.csv (and .parquet with pyarrow), pictures and report.html. docs/sweeps.md describes the file. What is finished
+  in the folder is not run again: a sweep that was stopped goes on, and settings and seeds can be added.
+
+  --grid NAME=V,V,...      values of an option, every combination; with spaces between values that hold commas:
+                           --grid 'policy.hidden=64,32 32,16'. May be repeated
+  --draw NAME=LOW:HIGH     random values of an option; NAME=log:LOW:HIGH on a logarithmic scale. May be repeated
+  --draws N                how many random settings for each point of the grid
+  --seeds N                independent repetitions of every setting, in one program
+  --seed N                 the first seed
+  --block N                the most seeds of one run; the others become runs of their own (default: all in one)
+  --preset NAME            as for apdo train
+  --NAME VALUE             any other option of apdo train, the same for all
+  --out DIR                where everything goes (default: the file's `out`, or runs/FILE)
+  --jobs N                 runs at once, each in a process of its own (default: what suits the machine)
+  --together true|false    whether runs that differ in numbers only (limits, rates, …) share one program (default: on
+                           an accelerator)
+  --on local|ray           who does it: processes of this machine, or Ray (pip install 'apdo[ray]')
+  --address HOST:PORT      of a Ray cluster that is there already (default: one on this machine, for this sweep)
+  --cpus N, --gpus N       what Ray sets apart for each job (default: 1 CPU, and a GPU where there are any)
+  --retry                  also go on with runs that failed
+  --dry-run                only say what would be done, and about how long it takes
+  --tensorboard, --wandb PROJECT, --stop-within N    for every run, as for apdo train
+  --quiet                  no display
+
+  SIGTERM and Ctrl-C save every run and say how to go on. Exit status 1 if a run has failed; the others go on.
+"""
+
+WATCH_USAGE = """\
+apdo watch RUN_OR_SWEEP [options]
+
+  Follows a run, or all runs of a folder, until they are over. It only reads, and may be called from anywhere that the
+  folder is to be seen from.
+
+  --page PORT              also show curves on http://127.0.0.1:PORT/; 0 takes a free port
+  --once                   say how things stand, and end
 """
 
 SOLVE_USAGE = """\
@@ -271,7 +321,8 @@ def _train(given: list[str]) -> None:
         for config in (settings.Settings(), settings.defaults(algorithm), envs.find(environment)())
         for name, option in _switches(config)
     ]
-    changes = _pairs(rest, flags={"quiet", "resume", *switches})
+    changes = _pairs(rest, flags={"quiet", "resume", "tensorboard", *switches})
+    callbacks = _watch(changes).callbacks()
     preset, out, quiet = changes.pop("preset", None), changes.pop("out", None), changes.pop("quiet", False)
     goes_on = changes.pop("resume", False)
     experiment = settings.specify(algorithm, environment, changes, preset)
@@ -285,10 +336,21 @@ def _train(given: list[str]) -> None:
     if experiment.note and not quiet:
         print(experiment.note)
     if goes_on and folder is not None:
-        result = runner.train(experiment, folder, quiet=bool(quiet))
+        result = runner.train(experiment, folder, bool(quiet), callbacks)
     else:
-        result = runner.run(experiment, folder, quiet=bool(quiet))
+        result = runner.run(experiment, folder, bool(quiet), callbacks)
     _tell(result, bool(quiet))
+
+
+def _watch(changes: dict[str, Any]) -> "Watch":
+    """How runs are to be watched; taken out of the options."""
+    from apdo.experiment.mirrors import Watch
+
+    wandb = changes.pop("wandb", "")
+    if wandb is None:
+        raise InvalidInput("--wandb needs the name of a project.")
+    stop = {"stop-within": changes.pop("stop_within", 0)}
+    return Watch(bool(changes.pop("tensorboard", False)), str(wandb), _count(stop, "stop-within", 0))
 
 
 def _is_environment(name: str) -> bool:
@@ -494,6 +556,50 @@ def _reproduce(given: list[str]) -> None:
         raise Interrupted(f"{before} Go on with: {command}") from None
 
 
+def _sweep(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(SWEEP_USAGE, end="")
+        return
+    first_option = next((i for i, word in enumerate(given) if word.startswith("-")), len(given))
+    names, flags = given[:first_option], {"dry_run", "quiet", "retry", "tensorboard"}
+    if len(names) not in (1, 2):
+        raise InvalidInput("sweep needs a TOML file, or algorithms and environments, as in: apdo sweep study.toml.")
+    changes = _pairs(given[first_option:], flags=flags)
+    for name, value in changes.items():
+        if value is None:
+            raise InvalidInput(f"--{name} needs a value.")
+    dry, quiet, retry = (bool(changes.pop(flag, False)) for flag in ("dry_run", "quiet", "retry"))
+    jobs = _count(changes, "jobs", 0) or None
+    changes.pop("jobs", None)
+    together, watched = _truth(changes, "together"), _watch(changes)
+    watched.callbacks()  # an extra that is missing is told of now
+    from apdo.sweeps import plan, sweep
+
+    file = Path(names[0]) if len(names) == 1 else None
+    on = {name: changes.pop(name, None) for name in ("on", "address", "cpus", "gpus")}
+    wanted = plan.amended(plan.read(file) if file else plan.of_names(*names), changes)
+    out = Path(wanted.out) if wanted.out else sweep.default_out(file)
+    chosen = sweep.Options(out, jobs, together, retry, quiet, sweep.command(given), watched)
+    if dry:
+        sweep.dry_run(wanted, chosen)
+        return
+    if sweep.run(wanted, chosen, sweep.executor(out, **on)).failures:
+        sys.exit(1)
+
+
+def _watch_runs(given: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in given):
+        print(WATCH_USAGE, end="")
+        return
+    if not given or given[0].startswith("-"):
+        raise InvalidInput("watch needs a folder of a run or of a sweep, as in: apdo watch runs/demo.")
+    changes = _pairs(given[1:], flags={"once"}, known=("page", "once"))
+    from apdo.sweeps import watching
+
+    port = _count(changes, "page", 0) if "page" in changes else None
+    watching.watch(Path(given[0]), port, once=bool(changes.get("once")))
+
+
 def _solve(given: list[str]) -> None:
     if any(word in ("-h", "--help") for word in given):
         print(SOLVE_USAGE, end="")
@@ -594,13 +700,15 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "plot": _plot,
     "report": _report,
     "reproduce": _reproduce,
+    "sweep": _sweep,
+    "watch": _watch_runs,
     "solve": _solve,
     "dual": _dual,
     "list": _list,
 }
 
 
-_REPEATED = ("cost",)
+_REPEATED = ("cost", "grid", "draw")
 """Options that may be given several times, and then hold all that was given."""
 
 
@@ -647,6 +755,13 @@ def _count(changes: dict[str, Any], name: str, default: int) -> int:
     if number < 0:
         raise InvalidInput(f"--{name} must not be negative, and is {number}.")
     return number
+
+
+def _truth(changes: dict[str, Any], name: str) -> bool | None:
+    value = changes.pop(name, None)
+    if value is not None and str(value).lower() not in TRUTH:
+        raise InvalidInput(f"--{name} must be true or false, not {value!r}.")
+    return None if value is None else TRUTH[str(value).lower()]
 
 
 def _numbers(changes: dict[str, Any], name: str) -> list[float]:

@@ -4,19 +4,25 @@ Every random draw comes from a key folded from the seed's own key and the epoch'
 same whatever came before it in the process. Epochs run in chunks inside one compiled loop. After each, everything that
 it produced is checked; the loop stops before an epoch that brought NaN or infinity, with the state from before it.
 Besides the newest policy the best one is kept (`apdo.best`).
+
+Seeds may also differ in numbers of their configurations (`apdo.arguments`): limits, gains, rates. These are arguments
+of the program then, with the seeds in front, so that a program serves many settings.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import random
+from jax.sharding import AxisType, PartitionSpec
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray, PyTree
 
-from apdo import best, rollout
+from apdo import arguments, best, rollout
 from apdo.algorithms import scaled
 from apdo.algorithms.contract import Algorithm, OwnConfig
 from apdo.best import Best
@@ -29,7 +35,12 @@ from apdo.problem import Problem
 CHUNK = 32
 """The most epochs in one call of the compiled loop."""
 
+Numbers = Mapping[str, Array]
+"""Numbers in which seeds differ, by their path in `Training`, [S]."""
+NONE: Numbers = {}
+
 _SEEDS = "seeds"
+_DEVICES = "devices"
 _STAGES = ["sampled", "measured", "new"]
 COLLECT, _STEP, _ADJUST = range(3)
 
@@ -72,8 +83,13 @@ class Chunk(eqx.Module):
 
     def failures(self) -> list[str]:
         """The quantities that were not finite in some seed, causes before effects."""
-        bad = [name for name, flags in self.finite.items() if not flags.all()]
-        return sorted(bad, key=lambda name: _STAGES.index(name.split()[0]))
+        return failures_in(self.finite)
+
+
+def failures_in(finite: Mapping[str, ArrayLike]) -> list[str]:
+    """The quantities that were not finite in some seed, causes before effects."""
+    bad = [name for name, flags in finite.items() if not np.all(flags)]
+    return sorted(bad, key=lambda name: _STAGES.index(name.split()[0]))
 
 
 def suits_side_by_side() -> bool:
@@ -90,10 +106,11 @@ def over_seeds(
 ) -> PyTree:
     """`function(*arguments, *shared)` for each seed; arguments have the seeds in front, shared ones serve them all.
 
-    Products are in full single precision: the shortened one that accelerators prefer costs conjugate gradient a few
-    percent of what a trust-region step gains.
+    Where there are several devices, each has as many seeds. Products are in full single precision: the shortened one
+    that accelerators prefer costs conjugate gradient a few percent of what a trust-region step gains.
     """
-    with jax.default_matmul_precision("highest"):
+
+    def on_one(arguments: tuple[PyTree, ...], shared: tuple[PyTree, ...]) -> PyTree:
         if training.side_by_side:
             axes = (0,) * len(arguments) + (None,) * len(shared)
             return jax.vmap(function, in_axes=axes, axis_name=_SEEDS)(*arguments, *shared)
@@ -102,23 +119,34 @@ def over_seeds(
             return jax.tree.map(lambda leaf: leaf[None], function(*alone, *shared))
         return jax.lax.map(lambda own: function(*own, *shared), arguments)
 
+    count = devices_for(jax.tree.leaves(arguments)[0].shape[0])
+    with jax.default_matmul_precision("highest"):
+        if count == 1:
+            return on_one(arguments, shared)
+        devices = jax.devices()[:count]
+        mesh = jax.make_mesh((count,), (_DEVICES,), axis_types=(AxisType.Auto,), devices=devices)
+        split = (PartitionSpec(_DEVICES), PartitionSpec())
+        return jax.shard_map(on_one, mesh=mesh, in_specs=split, out_specs=split[0], check_vma=False)(arguments, shared)
 
-def start(training: Training, seeds: list[int]) -> State:
+
+def devices_for(seeds: int) -> int:
+    """Over how many of this machine's devices so many seeds are spread: the most that have equally many."""
+    return max(count for count in range(1, len(jax.devices()) + 1) if seeds % count == 0)
+
+
+def start(training: Training, seeds: list[int], numbers: Numbers = NONE) -> State:
     """The state before epoch 0."""
 
-    def one(key: PRNGKeyArray) -> tuple[PyTree, PRNGKeyArray]:
+    def one(numbers: Numbers, key: PRNGKeyArray) -> tuple[PyTree, Best | None, PRNGKeyArray]:
+        own = arguments.put(training, numbers)
         init_key, run_key = random.split(key)
-        return training.algorithm.init(training.config, training.problem, init_key), run_key
+        algorithm = own.algorithm.init(own.config, own.problem, init_key)
+        return *_strongly_typed((algorithm, first_best(own, algorithm))), run_key
 
     keys = jnp.stack([random.key(seed) for seed in seeds])
-    algorithm, run_keys = jax.jit(lambda keys: over_seeds(training, one, (keys,)))(keys)
-    algorithm = _strongly_typed(algorithm)
-    return State(
-        algorithm=algorithm,
-        key=run_keys,
-        epoch=jnp.asarray(0, dtype=jnp.int32),
-        best=_first_best(training, algorithm) if keeps_best(training.algorithm) else None,
-    )
+    # One program, and nothing outside it: each operation that is not in one takes as long to begin as a small program.
+    algorithm, kept, run_keys = jax.jit(lambda *each: over_seeds(training, one, each))(dict(numbers), keys)
+    return State(algorithm=algorithm, key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32), best=kept)
 
 
 def keeps_best(algorithm: Algorithm) -> bool:
@@ -126,9 +154,11 @@ def keeps_best(algorithm: Algorithm) -> bool:
     return getattr(algorithm, "samples_its_policy", True)
 
 
-def _first_best(training: Training, algorithm: PyTree) -> Best:
-    policies = jax.vmap(training.algorithm.learned_policy)(algorithm)
-    return _strongly_typed(jax.vmap(lambda policy: best.start(policy, training.problem))(policies))
+def first_best(training: Training, algorithm: PyTree) -> Best | None:
+    """What is known of the best policy of one seed before its first epoch; None where none is kept."""
+    if not keeps_best(training.algorithm):
+        return None
+    return best.start(training.algorithm.learned_policy(algorithm), training.problem)
 
 
 def epoch(
@@ -169,14 +199,20 @@ def learn(
     return after, kept, metrics, _finite(batch, metrics, after)
 
 
-def make_advance(training: Training) -> Callable[[State, Int[Array, ""]], Chunk]:
-    """A compiled function that takes a state through `count` ≤ CHUNK epochs; the state it is given is used up."""
+def make_advance(training: Training) -> Callable[..., Chunk]:
+    """A compiled function (state, count[, numbers]) that takes a state through `count` ≤ CHUNK epochs.
 
-    def advance(state: State, count: Int[Array, ""]) -> Chunk:
+    The state it is given is used up. `numbers` take the place of the training's own.
+    """
+
+    def own_epoch(numbers: Numbers, *rest: PyTree) -> tuple[PyTree, Best | None, PyTree, PyTree]:
+        return epoch(arguments.put(training, numbers), *rest)
+
+    def advance(state: State, count: Int[Array, ""], numbers: Numbers = NONE) -> Chunk:
         @jax.jit  # traced once, though used twice below
         def attempt(state: State) -> tuple[State, PyTree, PyTree]:
-            each = (state.algorithm, state.best, state.key)
-            after, kept, metrics, finite = over_seeds(training, partial(epoch, training), each, (state.epoch,))
+            each = (dict(numbers), state.algorithm, state.best, state.key)
+            after, kept, metrics, finite = over_seeds(training, own_epoch, each, (state.epoch,))
             return State(algorithm=after, key=state.key, epoch=state.epoch + 1, best=kept), metrics, finite
 
         _, metrics, finite = jax.eval_shape(attempt, state)

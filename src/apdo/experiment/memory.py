@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from apdo import loop
+from apdo import arguments, loop
 from apdo.errors import InvalidInput
 
 _COPIES = 3
@@ -26,19 +26,34 @@ def check(training: loop.Training, seeds: list[int]) -> None:
 
 def needs(training: loop.Training, seeds: int) -> int:
     """Bytes of the state and of one batch, from their shapes alone; the least that a run takes."""
-    try:
-        one = jax.eval_shape(lambda: loop.start(training, [0]))
-    except (OverflowError, ValueError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput("this run's arrays are larger than any machine can address; make them smaller.") from None
-    state = sum(_bytes(leaf) for leaf in jax.tree.leaves((one.algorithm, one.best)))
+    state = _state_of(training)
     problem = training.problem
     sample = 4 * (2 * problem.observation_size + problem.action_size + problem.constraints + 4)
+    if jax.default_backend() != "cpu":
+        seeds //= loop.devices_for(seeds)  # each device has memory of its own
     at_once = seeds if training.side_by_side else 1
     working = getattr(training.algorithm, "working_memory", None)
     more = 0 if working is None else working(training.config, problem)
     return seeds * state + at_once * (_COPIES * sample * problem.batch + more)
+
+
+_known: dict[object, int] = {}
+"""Bytes of a state by what its size depends on: numbers do not change it, and a sweep asks often."""
+
+
+def _state_of(training: loop.Training) -> int:
+    """Bytes of one seed's state."""
+    structure = training.algorithm, arguments.structure((training.config, training.problem))
+    if structure not in _known:
+        try:
+            one = jax.eval_shape(lambda: loop.start(training, [0]))
+        except (OverflowError, ValueError, TypeError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            said = "this run's arrays are larger than any machine can address; make them smaller."
+            raise InvalidInput(said) from None
+        _known[structure] = sum(_bytes(leaf) for leaf in jax.tree.leaves((one.algorithm, one.best)))
+    return _known[structure]
 
 
 def _bytes(leaf: jax.ShapeDtypeStruct) -> int:

@@ -31,7 +31,8 @@ Row = Mapping[str, ArrayLike | Sequence[float]]
 INTERVAL = 2.0
 """Seconds between two plain lines."""
 
-_COLOURS = {"above": "bold red", "within": "bold green", "unknown": "bold yellow", "plain": "bold"}
+COLOURS = {"above": "bold red", "within": "bold green", "unknown": "bold yellow", "plain": "bold"}
+"""By the standing of a reading."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Progress:
     def __enter__(self) -> Progress:
         if self._quiet:
             return self
-        if _is_terminal(self._stream):
+        if is_terminal(self._stream):
             from rich.console import Console
             from rich.live import Live
 
@@ -177,13 +178,7 @@ class Progress:
             self._pending = None
 
     def _write(self, line: str) -> None:
-        encoding = self._stream.encoding or "utf-8"
-        try:
-            self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
-            self._stream.flush()
-        except BrokenPipeError:
-            # Whoever read the log has gone (`| head`); a training does not end for that.
-            self._quiet = True
+        self._quiet = self._quiet or not write_line(self._stream, line)
 
     def _signs(self) -> tuple[str, str]:
         """At most and more than, in what the stream can write."""
@@ -209,6 +204,17 @@ class Progress:
         if self._phase is not None:
             lines += [_phase_words(self._phase), _phase_bar(self._phase)]
         return Group(*lines)
+
+
+def write_line(stream: Any, line: str) -> bool:  # noqa: ANN401
+    """Write a line in what the stream can write; false if whoever read it has gone (`| head`), which ends no work."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def readings(row: Row, limits: Sequence[float], signs: tuple[str, str] = ("≤", ">")) -> list[Reading]:
@@ -299,7 +305,8 @@ def _phase_line(phase: _Phase) -> str:
     return "  ".join(filter(None, parts))
 
 
-def _is_terminal(stream: TextIO | TextIOBase) -> bool:
+def is_terminal(stream: TextIO | TextIOBase) -> bool:
+    """Whether a stream is a terminal that can be drawn on."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -334,5 +341,5 @@ def _styled(found: Sequence[Reading]) -> Text:
             line.append("   " if i else "").append(f"{reading.name} ", "dim")
         else:
             line.append(", ")
-        line.append(reading.text, _COLOURS[reading.standing])
+        line.append(reading.text, COLOURS[reading.standing])
     return line

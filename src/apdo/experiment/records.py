@@ -7,6 +7,7 @@ again. `lock` is held by the process that writes, and by no one else.
 
 import contextlib
 import fcntl
+import functools
 import os
 import platform
 import subprocess
@@ -27,6 +28,10 @@ _OURS = ("lock", "run.json.partial")
 """What a run that was killed at its very start leaves behind."""
 
 
+class Busy(InvalidInput):
+    """Another process is at work in the folder."""
+
+
 def lock(folder: Path) -> BinaryIO:
     """The folder's lock, held until it is closed or the process ends, however it ends."""
     try:
@@ -37,7 +42,7 @@ def lock(folder: Path) -> BinaryIO:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         held.close()
-        raise InvalidInput(f"another process is at work in {folder}; wait for it, or stop it first.") from None
+        raise Busy(f"another process is at work in {folder}; wait for it, or stop it first.") from None
     except OSError:
         pass  # a file system without locks: better an unguarded run than none
     return held
@@ -172,6 +177,7 @@ def versions(others: tuple[str, ...] = ()) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def commit() -> str:
     """The git commit of the source tree that this package runs from, with a mark where it has changed; or empty."""
     here = Path(__file__).parent

@@ -1,27 +1,21 @@
 """The paper's experiments as one resumable batch: both figures, the step-size study, and the optimal multiplier.
 
 A study is a list of arms; an arm is an algorithm with its options, and may serve several studies. Each arm runs its
-seeds in one program, in a block: `OUT/runs/ARM/seeds-000-009/` is an ordinary run folder. A finished block is never run
-again, one that was interrupted goes on from its checkpoint, and more seeds mean one more block. `OUT/study.json` says
-what the folder holds, so that results of two configurations never meet in one table.
+seeds in one program, in a block (`blocks`): a finished block is never run again, one that was interrupted goes on, and
+more seeds mean one more. `OUT/study.json` says what the folder holds.
 """
 
 import contextlib
 import dataclasses
 import datetime
-import fcntl
-import json
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from apdo.errors import InvalidInput, NumericalFailure, unknown
-from apdo.experiment import runner, settings
-from apdo.experiment.difference import differences
+from apdo.experiment import blocks, runner, settings
 from apdo.experiment.settings import Experiment
 from apdo.report import claims, comparison, page, plot, runs
 from apdo.report.comparison import OptimalMultiplier, Target
@@ -34,14 +28,7 @@ Say = Callable[[str], None]
 """Tells the user something."""
 
 ENVIRONMENT = "point-gather"
-FORMAT = 1
 TARGET = Target()
-_BLOCK = re.compile(r"seeds-(\d+)-(\d+)")
-_OURS = ("lock", "study.json.partial")
-"""What a batch that was killed at its very start leaves behind."""
-_KILLED, _STOPPED, _INCOMPLETE = "not finished", "interrupted", "its metrics are not complete"
-_GOING_ON = (_KILLED, _STOPPED, _INCOMPLETE)
-"""What a block may lack and still go on from its checkpoint."""
 _MANY = 7
 """Arms that can be told apart by colour alone."""
 
@@ -276,150 +263,49 @@ def missing_blocks(wanted: Plan, arm: Arm, say: Say = print) -> list[Block]:
     What is neither finished nor fit to go on is removed.
     """
     have: set[int] = set()
-    blocks = []
+    found = []
     for folder in _block_folders(wanted.out, arm):
-        reason = _unfinished(folder, arm, wanted.scale)
-        seeds = _seeds_of(folder)
-        if reason in _GOING_ON:
+        seeds = blocks.seeds_of(folder)
+        experiment = experiment_of(arm, wanted.scale, seeds.start, len(seeds))
+        reason = blocks.unfinished(folder, experiment)
+        if reason in blocks.GOING_ON:
             say(f"{folder}: {reason}; it goes on where it was.")
-            blocks.append(Block(arm, experiment_of(arm, wanted.scale, seeds.start, len(seeds)), folder))
+            found.append(Block(arm, experiment, folder))
         elif reason:
             say(f"{folder}: {reason}; it is removed and run again.")
             shutil.rmtree(folder)
             continue
         have |= set(seeds)
-    for first, size in _gaps([seed for seed in range(wanted.seeds) if seed not in have]):
-        folder = wanted.out / "runs" / arm.name / f"seeds-{first:03d}-{first + size - 1:03d}"
-        blocks.append(Block(arm, experiment_of(arm, wanted.scale, first, size), folder))
-    return blocks
+    for first, size in blocks.gaps([seed for seed in range(wanted.seeds) if seed not in have]):
+        folder = blocks.folder_of(_folder(wanted.out, arm), first, size)
+        found.append(Block(arm, experiment_of(arm, wanted.scale, first, size), folder))
+    return found
 
 
 def finished_run(out: Path, arm: Arm, count: int) -> Run | None:
     """The finished seeds below `count` of an arm as one run; None if there are none."""
-    parts = [comparison.take(runs.read(folder), range(count)) for folder in _block_folders(out, arm) if _ended(folder)]
+    ended = [folder for folder in _block_folders(out, arm) if blocks.ended(folder)]
+    parts = [comparison.take(runs.read(folder), range(count)) for folder in ended]
     parts = [part for part in parts if part.seeds]
     return comparison.join(parts) if parts else None
 
 
+def _folder(out: Path, arm: Arm) -> Path:
+    return out / "runs" / arm.name
+
+
 def _block_folders(out: Path, arm: Arm) -> list[Path]:
-    folder = out / "runs" / arm.name
-    return sorted(path for path in folder.glob("seeds-*") if _BLOCK.fullmatch(path.name)) if folder.is_dir() else []
-
-
-def _seeds_of(folder: Path) -> range:
-    found = _BLOCK.fullmatch(folder.name)
-    if found is None:
-        raise InvalidInput(f"{folder} is not named like a block of seeds.")
-    return range(int(found[1]), int(found[2]) + 1)
-
-
-def _ended(folder: Path) -> bool:
-    try:
-        return runs.read_description(folder).get("status") == "finished"
-    except InvalidInput:
-        return False
-
-
-def _unfinished(folder: Path, arm: Arm, scale: Scale) -> str:
-    """What a block lacks, or nothing; one of another configuration is an error if it is finished."""
-    try:
-        description = runs.read_description(folder)
-    except InvalidInput:
-        return "half-written"
-    status = description.get("status", "unknown")
-    seeds = _seeds_of(folder)
-    wanted = experiment_of(arm, scale, seeds.start, len(seeds)).essence()
-    found = differences(_essential(description.get("config")), wanted)
-    if status != "finished":
-        if found:
-            return "of another configuration"
-        return {"running": _KILLED, "interrupted": _STOPPED}.get(status, str(status))
-    if found:
-        raise InvalidInput(f"{folder} is from another configuration: {found}; choose another folder with --out.")
-    try:
-        whole = len(runs.read(folder).epochs) == arm.options["epochs"]
-    except InvalidInput:
-        whole = False
-    return "" if whole else _INCOMPLETE
-
-
-def _gaps(seeds: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as stretches: (first, how many)."""
-    stretches: list[tuple[int, int]] = []
-    for seed in seeds:
-        if stretches and sum(stretches[-1]) == seed:
-            stretches[-1] = (stretches[-1][0], stretches[-1][1] + 1)
-        else:
-            stretches.append((seed, 1))
-    return stretches
-
-
-# The folder of a study.
+    return blocks.folders(_folder(out, arm))
 
 
 @contextlib.contextmanager
 def _alone(wanted: Plan) -> Iterator[None]:
     """The folder, checked to be of this configuration, and kept from other processes."""
-    out = wanted.out
-    if out.exists() and not out.is_dir():
-        raise InvalidInput(f"{out} is not a folder; choose another with --out.")
-    file = out / "study.json"
-    if out.exists() and not file.exists() and any(path.name not in _OURS for path in out.iterdir()):
-        raise InvalidInput(f"{out} exists and is no study's folder (it has no study.json); choose another with --out.")
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidInput(f"another apdo reproduce is at work in {out}.") from None
-        _record(file, wanted)
+    page = wanted.out / "study.json"
+    with blocks.alone(page, "study's folder", "apdo reproduce"):
+        every = {arm.name: experiment_of(arm, wanted.scale, 0, 1) for arm in wanted.arms}
+        blocks.remember(page, {"scale": wanted.scale.name}, every)
         yield
-
-
-def _record(file: Path, wanted: Plan) -> None:
-    """Check `study.json` against what is wanted, and add to it what is new."""
-    scale = wanted.scale
-    arms_now = {arm.name: _shared(experiment_of(arm, scale, 0, 1)) for arm in wanted.arms}
-    known = _known(file) if file.exists() else {}
-    before = known.get("arms", {})
-    common = [name for name in arms_now if name in before]
-    found = differences(known.get("scale", scale.name), scale.name, "scale") or differences(
-        {name: _essential(before[name]) for name in common}, {name: _essential(arms_now[name]) for name in common}
-    )
-    if found:
-        raise InvalidInput(f"{file.parent} is from another configuration: {found}; choose another folder with --out.")
-    study = {"format": FORMAT, "scale": scale.name, "arms": before | arms_now}
-    temporary = file.with_name("study.json.partial")
-    temporary.write_text(json.dumps(study, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(file)
-
-
-def _known(file: Path) -> dict[str, Any]:
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-        sound = known["format"] == FORMAT and isinstance(known["scale"], str) and isinstance(known["arms"], dict)
-    except (OSError, ValueError, KeyError, TypeError):
-        sound, known = False, {}
-    if not sound:
-        raise InvalidInput(f"{file} cannot be read; choose another folder with --out.")
-    return known
-
-
-def _shared(experiment: Experiment) -> dict[str, Any]:
-    """The configuration without what differs from block to block."""
-    described = experiment.describe()
-    described["settings"] = {
-        name: value for name, value in described["settings"].items() if name not in ("seed", "seeds")
-    }
-    return described
-
-
-def _essential(described: object) -> object:
-    """A configuration from a file as this version would describe it, without what no result depends on."""
-    try:
-        return Experiment.restore(described).essence() if isinstance(described, dict) else described
-    except InvalidInput:
-        return described
 
 
 # Running.
@@ -446,11 +332,11 @@ SPEEDS = {
 }
 
 
-def seconds_for(blocks: Sequence[Block], backend: str) -> float:
+def seconds_for(wanted: Sequence[Block], backend: str) -> float:
     """About how long blocks take."""
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     total, compiled = 0.0, set()
-    for block in blocks:
+    for block in wanted:
         options, seeds = block.arm.options, len(block.seeds)
         iterations = int(options.get("off_policy.iterations", 0))
         total += seeds * int(options["epochs"]) * int(options["batch"]) / speed.steps
@@ -548,7 +434,7 @@ def _optimal(
 def _facts(out: Path, arms: Iterable[Arm], command: str) -> tuple[tuple[str, str], ...]:
     """Where the numbers come from."""
     descriptions = [
-        runs.read_description(folder) for arm in arms for folder in _block_folders(out, arm) if _ended(folder)
+        runs.read_description(folder) for arm in arms for folder in _block_folders(out, arm) if blocks.ended(folder)
     ]
     wall = sum(page.wall_seconds(description) for description in descriptions)
     return (

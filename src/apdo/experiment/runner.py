@@ -11,7 +11,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from apdo.algorithms.contract import Algorithm
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
 from apdo.experiment import adjusting, checkpoint, chosen, memory, records, remarks, standing
+from apdo.experiment.callbacks import Callback, Epoch
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
@@ -42,6 +44,10 @@ SAVE_EVERY = 30.0
 SAVE_SHARE = 0.02
 TRACE = "environment-error.txt"
 """The file of a run folder that has the traceback of an environment that raised."""
+TOO_LARGE = "this run does not fit into memory; try a smaller --batch or fewer --seeds."
+ENDINGS = ("error", "stopped")
+"""What `run.json` says of how a run ended, until it goes on."""
+_MOST_ERROR = 1000
 _PIECE = 100
 """Iterations of an adjustment that cannot be divided: the off-policy learner draws so many minibatches at once."""
 
@@ -92,8 +98,26 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     return cast(Algorithm, scaled.Scaled(plain, own))
 
 
-def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False) -> Result:
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A run whose folder is held, ready to be trained from where it stands."""
+
+    experiment: Experiment
+    training: loop.Training
+    seeds: list[int]
+    record: records.Records
+    stands: Standing
+
+
+def run(
+    experiment: Experiment, folder: Path | None = None, quiet: bool = False, callbacks: Sequence[Callback] = ()
+) -> Result:
     """Train from the first epoch to the last, in a new run folder."""
+    return finish(begin(experiment, folder or _default_folder(experiment)), quiet, callbacks)
+
+
+def begin(experiment: Experiment, folder: Path) -> Opened:
+    """A new run folder."""
     training = training_of(experiment)
     if experiment.algorithm not in algorithms.ALGORITHMS:
         steps, environments = experiment.shape()
@@ -101,9 +125,8 @@ def run(experiment: Experiment, folder: Path | None = None, quiet: bool = False)
         checks.try_out(experiment.algorithm, plain, training.config, training.problem, steps, environments)
     seeds = _seeds(experiment)
     memory.check(training, seeds)
-    folder = folder or _default_folder(experiment)
     record = records.Records(folder, describe(experiment, training, seeds))
-    return _train(experiment, training, seeds, record, Standing(None, [], 0, discarded=False), quiet)
+    return Opened(experiment, training, seeds, record, Standing(None, [], 0, discarded=False))
 
 
 def resume(
@@ -112,6 +135,7 @@ def resume(
     epochs: int | None = None,
     bookkeeping: Mapping[str, Any] | None = None,
     task: type[Any] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Go on with an interrupted run; the result is that of the run that was never interrupted.
 
@@ -119,6 +143,18 @@ def resume(
     `bookkeeping` changes settings that no result depends on. `task` is the class of an environment that was given as a
     Python object.
     """
+    found = reopen(folder, _sayer(quiet), epochs, bookkeeping, task)
+    return found if isinstance(found, Result) else finish(found, quiet, callbacks)
+
+
+def reopen(
+    folder: Path,
+    say: standing.Say,
+    epochs: int | None = None,
+    bookkeeping: Mapping[str, Any] | None = None,
+    task: type[Any] | None = None,
+) -> Opened | Result:
+    """The run of a folder, to go on with, or its result if it is finished; see `resume`."""
     runs.read_description(folder)
     standing.check_own(folder)
     with contextlib.ExitStack() as holding:
@@ -132,7 +168,6 @@ def resume(
         fresh = describe(experiment, training, seeds)
         if any(description.get(name) != fresh[name] for name in ("algorithm", "environment", "seeds", "batch")):
             raise InvalidInput(f"{folder / 'run.json'} contradicts itself: its configuration makes another run.")
-        say = _sayer(quiet)
         for name in ("versions", "device"):
             if changed := differences(description.get(name), fresh[name], name):
                 say(f"{changed}: the run goes on, but its bits may differ from those of a run without interruption.")
@@ -147,21 +182,28 @@ def resume(
         note = {"epoch": stands.epoch, "at": fresh["started"], "versions": fresh["versions"], "device": fresh["device"]}
         earlier = description["resumed"] if isinstance(description.get("resumed"), list) else []
         description |= {"config": fresh["config"], "epochs": fresh["epochs"], "resumed": [*earlier, note]}
+        description = {name: value for name, value in description.items() if name not in ENDINGS}
         record = records.Records.resume(folder, held, description, stands.end)
         holding.pop_all()
-    return _train(experiment, training, seeds, record, stands, quiet)
+    return Opened(experiment, training, seeds, record, stands)
 
 
-def train(experiment: Experiment, folder: Path, quiet: bool = False) -> Result:
+def train(experiment: Experiment, folder: Path, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> Result:
     """Go on with the experiment in this folder, or begin it if the folder has none yet."""
+    found = enter(experiment, folder, _sayer(quiet))
+    return found if isinstance(found, Result) else finish(found, quiet, callbacks)
+
+
+def enter(experiment: Experiment, folder: Path, say: standing.Say) -> Opened | Result:
+    """The run of this experiment in this folder, begun if it is not there; its result if it is finished."""
     if not folder.exists() or records.is_blank(folder):
-        return run(experiment, folder, quiet)
+        return begin(experiment, folder)
     task = type(experiment.environment_config)
     there = Experiment.restore(runs.read_description(folder).get("config", {}), task)
     if differ := differences(there.essence(), experiment.essence()):
         raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
     kept = {name: getattr(experiment.settings, name) for name in BOOKKEEPING}
-    return resume(folder, quiet, bookkeeping=kept, task=task)
+    return reopen(folder, say, bookkeeping=kept, task=task)
 
 
 def _change(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
@@ -180,49 +222,49 @@ def _sayer(quiet: bool) -> standing.Say:
     return lambda text: None if quiet else print(f"apdo: {text}", file=sys.stderr)
 
 
-def _train(
-    experiment: Experiment,
-    training: loop.Training,
-    seeds: list[int],
-    record: records.Records,
-    stands: Standing,
-    quiet: bool,
-) -> Result:
+def finish(opened: Opened, quiet: bool, callbacks: Sequence[Callback] = ()) -> Result:
     """Train from where the run stands to its end, and note how it ended."""
     keep_compiled_programs()
-    began, work = time.perf_counter(), _Runner(experiment, training, seeds, record, stands)
-
-    def close(status: str) -> None:
-        taken = round(record.seconds + time.perf_counter() - began, 3)
-        best = {"best": [one.plain() for one in work.best]} if work.best else {}
-        record.close(status, finished=_now(), seconds=taken, **best)
-
+    work, experiment = Runner(opened, callbacks), opened.experiment
     title = f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}"
+    limits = opened.training.problem.limits
+    with (
+        ending(work),
+        Progress(title, experiment.settings.epochs, limits, quiet=quiet) as progress,
+        Stop(progress.message) as stop,
+    ):
+        return work.train(progress, stop)
+
+
+@contextlib.contextmanager
+def ending(work: "Runner") -> Iterator[None]:
+    """Whatever happens inside, the run's folder tells how it ended, and is let go of."""
     try:
-        with (
-            Progress(title, experiment.settings.epochs, training.problem.limits, quiet=quiet) as progress,
-            Stop(progress.message) as stop,
-        ):
-            result = work.train(progress, stop)
-        close("finished")
-    except (NumericalFailure, EnvironmentFailure):
-        close("failed")
+        yield
+        work.close("stopped" if work.stopped else "finished", **({"stopped": work.stopped} if work.stopped else {}))
+    except (NumericalFailure, EnvironmentFailure) as error:
+        work.close("failed", error=str(error))
         raise
     except KeyboardInterrupt:
-        close("interrupted")
+        work.close("interrupted")
         raise
     except StorageFailure as error:
         with contextlib.suppress(StorageFailure):
-            close("interrupted")
-        raise StorageFailure(f"{error} {_how_to_go_on(record.folder, experiment)}") from error
+            work.close("interrupted")
+        raise StorageFailure(f"{error} {_how_to_go_on(work.record.folder, work.experiment)}") from error
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        close("failed")
-        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-            raise InvalidInput("this run does not fit into memory; try a smaller --batch or fewer --seeds.") from None
+        if is_too_large(error):
+            work.close("failed", error=TOO_LARGE)
+            raise InvalidInput(TOO_LARGE) from None
+        work.close("failed", error=str(error)[:_MOST_ERROR])
         raise
     finally:
-        record.release()
-    return result
+        work.record.release()
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _how_to_go_on(folder: Path, experiment: Experiment) -> str:
@@ -316,21 +358,42 @@ def _single(values: np.ndarray) -> np.ndarray:
     return values.astype({"f": np.float32, "i": np.int32}.get(values.dtype.kind, values.dtype))
 
 
-class _Runner:
+@dataclasses.dataclass(frozen=True)
+class Brought:
+    """What a call of the compiled loop brought, but for the state."""
+
+    metrics: dict[str, np.ndarray]
+    """By name, [E, S, ...], for the epochs that are done."""
+    finite: dict[str, np.ndarray]
+    """By quantity: whether each seed's was finite in the last epoch tried."""
+    done: int
+
+    def of(self, rows: slice) -> "Brought":
+        """Some of the seeds'."""
+        metrics = {name: value[:, rows] for name, value in self.metrics.items()}
+        return Brought(metrics, {name: flags[rows] for name, flags in self.finite.items()}, self.done)
+
+
+def brought(chunk: loop.Chunk) -> Brought:
+    """A chunk's numbers, from the device."""
+    metrics, finite, done = jax.device_get((chunk.metrics, chunk.finite, chunk.done))
+    return Brought({name: value[: int(done)] for name, value in metrics.items()}, finite, int(done))
+
+
+class Runner:
     """One run from where it stands to its last epoch."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        training: loop.Training,
-        seeds: list[int],
-        record: records.Records,
-        stands: Standing,
-    ) -> None:
-        self.experiment, self.training, self.seeds = experiment, training, seeds
-        self.record, self.stands = record, stands
+    def __init__(self, opened: Opened, callbacks: Sequence[Callback] = ()) -> None:
+        experiment, training, stands = opened.experiment, opened.training, opened.stands
+        self.experiment, self.training, self.seeds = experiment, training, opened.seeds
+        self.record, self.stands, self.callbacks = opened.record, stands, callbacks
         self.best: list[chosen.Found] = []
         """The best policies as they were last saved."""
+        self.stopped = ""
+        """Why a callback has stopped the run before its last epoch."""
+        self.began, self.closed = time.perf_counter(), False
+        self.share = 1.0
+        """Which part of the program's time is this run's: others may be computed with it."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else loop.make_advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
@@ -353,51 +416,104 @@ class _Runner:
         self.compiling = True
         """Whether no call has returned yet: the first one compiles, and says nothing about the speed of the rest."""
 
-    def train(self, progress: Progress, stop: Stop) -> Result:
-        """The rest of the run."""
+    def prepare(self, progress: Progress, stop: Stop) -> None:
+        """Take up what the folder holds."""
         self.progress, self.stop = progress, stop
         said = [one for one in runs.read_remarks(self.record.folder) if one["epoch"] <= self.stands.epoch]
         self.record.keep_remarks(said)
         self.book = remarks.Book(said, self.record.remark, progress.message)
+        if self.stands.state is not None:
+            self.best = chosen.found(self.training, self.seeds, self.stands.state)
+
+    def close(self, status: str, **facts: object) -> None:
+        """Note how the run ended, the first time that this is asked."""
+        if self.closed:
+            return
+        self.closed = True
+        for callback in self.callbacks:
+            if close := getattr(callback, "close", None):
+                close()
+        taken = round(self.record.seconds + (time.perf_counter() - self.began) * self.share, 3)
+        best = {"best": [one.plain() for one in self.best]} if self.best else {}
+        self.record.close(status, finished=_now(), seconds=taken, **best, **facts)
+
+    def train(self, progress: Progress, stop: Stop) -> Result:
+        """The rest of the run."""
         try:
-            return self._train()
+            self.prepare(progress, stop)
+            return self._train(started(self.training, self.seeds, self.stands))
         finally:
             if isinstance(self.advance, hosted.Advance):
                 self.advance.close()
 
-    def _train(self) -> Result:
-        settings = self.experiment.settings
-        epoch, state = self.stands.epoch, started(self.training, self.seeds, self.stands)
-        self.best = chosen.found(self.training, self.seeds, state)
+    def _train(self, state: loop.State) -> Result:
+        settings, epoch = self.experiment.settings, self.stands.epoch
         self.progress.message(_samples(self.training, settings.batch))
         if epoch < settings.epochs:
             self.progress.message("compiling, or loading what an earlier run compiled")
-        while epoch < settings.epochs:
+        while epoch < settings.epochs and not self.stopped:
             began = time.perf_counter()
             chunk = self._advance(state, epoch)
             state, done = chunk.state, int(chunk.done)
             elapsed = time.perf_counter() - began
-            metrics = {name: np.asarray(value)[:done] for name, value in chunk.metrics.items()}
             epoch += done
             adjusted = None
             if done and self.adjuster.due(epoch - 1) and self.adjuster.open(state):
                 state, adjusted = self._adjust(state)
-            if done:
-                self._note(epoch - done, metrics, adjusted, elapsed)
-            self._stop_on_failure(chunk, state)
-            if self._save_due(epoch) or adjusted is not None:
-                self._save(state, epoch)
+            self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted)
             if self.stop.asked and epoch < settings.epochs:
-                self._interrupt(state, epoch)
+                self.interrupt(state, epoch)
         return result_of(self.record.folder, self.training, self.seeds, self.history, state)
+
+    def receive(
+        self,
+        chunk: Brought,
+        epoch: int,
+        elapsed: float,
+        state: Callable[[], loop.State],
+        adjusted: dict[str, np.ndarray] | None = None,
+    ) -> None:
+        """Write down what a chunk brought, up to `epoch`; save `state()`, the state after it, where that is due."""
+        done, metrics = chunk.done, chunk.metrics
+        if done:
+            self._note(epoch - done, metrics, adjusted, elapsed)
+            self._call_back(epoch - done, metrics, state)
+        if failures := loop.failures_in(chunk.finite):
+            self._fail(state(), failures[0], ~chunk.finite[failures[0]])
+        if self._save_due(epoch) or adjusted is not None or self.stopped:
+            self.save(state(), epoch)
+
+    def _call_back(self, epoch: int, metrics: dict[str, np.ndarray], state: Callable[[], loop.State]) -> None:
+        """Tell the callbacks of each new epoch; the last one's policies are at hand."""
+        done = len(next(iter(metrics.values())))
+        for i in range(done if self.callbacks else 0):
+            told = Epoch(
+                epoch=epoch + i + 1,
+                epochs=self.experiment.settings.epochs,
+                seeds=self.seeds,
+                metrics={name: value[i] for name, value in metrics.items()},
+                history=self.history.first(epoch + i + 1),
+                limits=self.training.problem.limits,
+                batch=self.training.problem.batch,
+                folder=self.record.folder,
+                title=f"{self.experiment.algorithm} on {self.experiment.environment}",
+                training=self.training,
+                state=state if i == done - 1 else None,
+            )
+            for callback in self.callbacks:
+                said = callback(told)
+                if said and not self.stopped:
+                    self.stopped = said if isinstance(said, str) else "a callback said so"
+        if self.stopped:
+            self.progress.message(f"stopped after {epoch + done} epochs: {self.stopped}")
 
     def _advance(self, state: loop.State, epoch: int) -> loop.Chunk:
         """The next epochs; where an environment fails in the first of them, the state before it is saved."""
         try:
-            return jax.block_until_ready(self.advance(state, jnp.asarray(self._count(epoch), dtype=jnp.int32)))
+            return jax.block_until_ready(self.advance(state, jnp.asarray(self.count(epoch), dtype=jnp.int32)))
         except (EnvironmentFailure, NumericalFailure) as failure:
             path = checkpoint.path_of(self.record.folder, epoch)
-            self._save(state, epoch)
+            self.save(state, epoch)
             said = f"{failure}{self._keep_trace(failure)}; the state before that epoch is saved in {path}."
             raise type(failure)(said) from failure
 
@@ -410,7 +526,7 @@ class _Runner:
             file.write(failure.trace.encode(errors="replace"))
         return f" (the traceback is in {path})"
 
-    def _count(self, epoch: int) -> int:
+    def count(self, epoch: int) -> int:
         """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, none past a place to stop at.
 
         An epoch that an adjustment follows is run alone, from a checkpoint: the adjustment takes long, and a run that
@@ -419,7 +535,7 @@ class _Runner:
         settings = self.experiment.settings
         stop = min(settings.epochs, (epoch // settings.checkpoint_every + 1) * settings.checkpoint_every)
         due = next((k for k in range(epoch, stop) if self.adjuster.due(k)), stop)
-        if due == epoch:
+        if due == epoch or any(not getattr(callback, "patient", False) for callback in self.callbacks):
             return 1
         fitting = int(REPORT_EVERY / self.epoch_seconds) if self.epoch_seconds else 1
         return max(1, min(fitting, loop.CHUNK, stop - epoch, due - epoch))
@@ -432,7 +548,7 @@ class _Runner:
     def _time_to_save(self) -> bool:
         return time.perf_counter() - self.saved_at > max(SAVE_EVERY, self.save_seconds / SAVE_SHARE)
 
-    def _save(self, state: loop.State, epoch: int) -> None:
+    def save(self, state: loop.State, epoch: int) -> None:
         """A checkpoint, never ahead of the metrics on the disk; then the oldest and the adjustment's learner go."""
         began = time.perf_counter()
         folder = self.record.folder
@@ -444,10 +560,11 @@ class _Runner:
         self.saved_at = time.perf_counter()
         self.save_seconds = self.saved_at - began
 
-    def _interrupt(self, state: loop.State, epoch: int) -> None:
+    def interrupt(self, state: loop.State, epoch: int) -> None:
+        """Save, and say how to go on."""
         path = checkpoint.path_of(self.record.folder, epoch)
         if not path.exists():
-            self._save(state, epoch)
+            self.save(state, epoch)
         raise Interrupted(
             f"stopped after {epoch} of {self.experiment.settings.epochs} epochs, all saved. "
             + _how_to_go_on(self.record.folder, self.experiment)
@@ -466,7 +583,7 @@ class _Runner:
             row = {name: value[i] for name, value in metrics.items()}
             if adjusted is not None and i == done - 1:
                 row |= adjusted
-            self.record.append(records.rows(row, epoch + i, self.seeds, (epoch + i + 1) * batch, each))
+            self.record.append(records.rows(row, epoch + i, self.seeds, (epoch + i + 1) * batch, each * self.share))
         self.history.add(metrics)
         for i in range(done):
             self._remark(epoch + i + 1)
@@ -547,10 +664,6 @@ class _Runner:
                 f"all saved. {_how_to_go_on(self.record.folder, self.experiment)}"
             )
 
-    def _stop_on_failure(self, chunk: loop.Chunk, state: loop.State) -> None:
-        if failures := chunk.failures():
-            self._fail(state, failures[0], ~np.asarray(chunk.finite[failures[0]]))
-
     def _fail(self, state: loop.State, quantity: str, seeds: np.ndarray) -> None:
         epoch = int(state.epoch)
         path = checkpoint.path_of(self.record.folder, epoch)
@@ -560,6 +673,10 @@ class _Runner:
             f"epoch {epoch}, seed {named}: the {quantity} is not finite; "
             f"the state before that epoch is saved in {path}."
         )
+
+
+def _same(state: loop.State) -> loop.State:
+    return state
 
 
 def _samples(training: loop.Training, asked: int) -> str:

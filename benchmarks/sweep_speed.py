@@ -1,0 +1,73 @@
+"""How much faster settings in one program are than calls of `apdo train`, one after the other.
+
+    python -m benchmarks.sweep_speed [--settings 64] [--seeds 8] [--epochs 20] [--batch 10000] [--calls 4] [--out DIR]
+
+PDO on point-gather with limits and steps of dual ascent drawn at random. The sweep is timed from its start to its end,
+compilation, pictures and page included, with an empty compilation cache; so are a few calls of `apdo train`, each with
+settings of its own, and the time of all of them follows.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+
+from apdo.experiment import records
+from apdo.sweeps import plan
+
+
+def timed(words: list[str], cache: Path) -> float:
+    began = time.perf_counter()
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    subprocess.run([sys.executable, "-m", "apdo.cli", *words], check=True, env=environment, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in {"settings": 64, "seeds": 8, "epochs": 20, "batch": 10_000, "calls": 4}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--out", type=Path, default=Path("results/sweep-speed.json"))
+    given = parser.parse_args()
+    size = ["--seeds", str(given.seeds), "--epochs", str(given.epochs), "--batch", str(given.batch)]
+    drawn = ["--draw", "limits=0.1:0.5", "--draw", "dual-step=log:0.01:1", "--draws", str(given.settings)]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        words = ["sweep", "pdo", "point-gather", "--together", "true", *drawn, *size, "--out", str(out / "sweep")]
+        together = timed(words, out / "cold")
+        asked = plan.amended(
+            plan.of_names("pdo", "point-gather"),
+            {"draw": "limits=0.1:0.5; dual-step=log:0.01:1", "draws": str(given.calls), "epochs": "1"},
+        )
+        calls = []
+        for i, setting in enumerate(plan.expand(asked)):
+            own = [word for name, value in setting.varied.items() for word in (f"--{name}", str(value))]
+            words = ["train", "pdo", "point-gather", *own, *size, "--out", str(out / f"call-{i}")]
+            calls.append(timed(words, out / "calls"))
+    alone = sum(calls) / len(calls) * given.settings
+    device = jax.devices()[0]
+    found = {
+        "settings": given.settings,
+        "seeds": given.seeds,
+        "epochs": given.epochs,
+        "batch": given.batch,
+        "sweep_seconds": together,
+        "call_seconds": calls,
+        "all_calls_seconds": alone,
+        "times_faster": alone / together,
+        "device": f"{device.platform}: {device.device_kind}",
+        "commit": records.commit(),
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

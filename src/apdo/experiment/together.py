@@ -1,0 +1,220 @@
+"""Several runs in one program: those that differ only in numbers, which become its arguments, [run × seed].
+
+Each run keeps a folder, records and checkpoints of its own, as if it had run alone, and gives what it gives alone up to
+rounding, as seeds side by side do. One that fails is left behind: copies of another run take its rows, so that the
+program stays as it is.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from apdo import arguments, hosted, loop
+from apdo.errors import Interrupted, NumericalFailure
+from apdo.experiment import memory, runner
+from apdo.experiment.callbacks import Callback
+from apdo.experiment.compilation import keep_compiled_programs
+from apdo.experiment.progress import Progress
+from apdo.experiment.runner import Opened, Runner
+from apdo.experiment.stopping import Stop
+
+Ends = dict[Path, BaseException | None]
+"""How runs ended, by folder: an error, or None for one that is finished."""
+
+
+def train(opened: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]] = tuple) -> Ends:
+    """Train runs whose folders are held, in as few programs as they allow, and say how each ended.
+
+    `callbacks` makes those of a run.
+    """
+    ends: Ends = {}
+    waiting = list(opened)
+    try:
+        for members in groups(opened):
+            waiting = [one for one in waiting if not any(one is other for other in members)]
+            ends |= _train(members, callbacks)
+            if any(isinstance(end, KeyboardInterrupt | OSError) for end in ends.values()):
+                break
+    finally:
+        for one in waiting:
+            one.record.close("interrupted")
+    return ends | {one.record.folder: Interrupted() for one in waiting}
+
+
+def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
+    """The runs that can share a program, of which no group is larger than memory allows."""
+    alike: dict[object, list[Opened]] = {}
+    for i, one in enumerate(opened):
+        plan = one.experiment.settings
+        alone = hosted.is_hosted(one.training) or getattr(one.training.algorithm, "adjustment", None) is not None
+        what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.stands.epoch
+        alike.setdefault(("alone", i) if alone else what, []).append(one)
+    found = []
+    for members in alike.values():
+        for part in _sharing(members):
+            size = _fitting(part)
+            found += [part[start : start + size] for start in range(0, len(part), size)]
+    return found
+
+
+def _sharing(members: list[Opened]) -> list[list[Opened]]:
+    """Runs of one structure, apart where they differ in a number that cannot be an argument."""
+    varied = sorted(_varied([one.training for one in members]))
+    fixed = [] if not varied or can_be_arguments(members[0].training, varied) else varied
+    if len(fixed) > 1:
+        fixed = [name for name in varied if not can_be_arguments(members[0].training, [name])]
+    parts: dict[tuple[float, ...], list[Opened]] = {}
+    for one in members:
+        own = arguments.numbers(one.training)
+        parts.setdefault(tuple(own[name] for name in fixed), []).append(one)
+    return list(parts.values())
+
+
+def _fitting(members: Sequence[Opened]) -> int:
+    """How many of these runs fit into memory at once."""
+    count, there = len(members), memory.available()
+    rows = max(len(one.seeds) for one in members)
+    while count > 1 and there is not None and memory.needs(members[0].training, count * rows) > there:
+        count = -(-count // 2)
+    return count
+
+
+def _varied(trainings: Sequence[loop.Training]) -> set[str]:
+    """The numbers in which trainings differ."""
+    every = [arguments.numbers(training) for training in trainings]
+    return {name for name in every[0] if len({own[name] for own in every}) > 1}
+
+
+def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
+    """Whether a program can take these numbers as arguments: whether an epoch can be traced without knowing them."""
+    alone = dataclasses.replace(training, side_by_side=False)
+
+    def trial(values: Mapping[str, Array]) -> PyTree:
+        own, key = arguments.put(alone, values), jax.random.key(0)
+        state = own.algorithm.init(own.config, own.problem, key)
+        return loop.epoch(own, state, loop.first_best(own, state), key, jnp.asarray(0, dtype=jnp.int32))
+
+    try:
+        jax.eval_shape(trial, {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names})
+    # Whatever a function does with a number that it cannot look at, the answer is the same.
+    except Exception:
+        return False
+    return True
+
+
+def _train(members: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]]) -> Ends:
+    keep_compiled_programs()
+    if len(members) == 1:
+        return _alone(members[0], callbacks())
+    works = [Runner(one, callbacks()) for one in members]
+    ends: Ends = {}
+    try:
+        with contextlib.ExitStack() as stack:
+            for work in works:
+                stack.enter_context(runner.ending(work))
+            progress = stack.enter_context(Progress("", 0, (), quiet=True))
+            stop = stack.enter_context(Stop(progress.message))
+            _Group(works, progress, stop, ends).train()
+    except (Exception, KeyboardInterrupt) as error:
+        return {work.record.folder: ends.get(work.record.folder, error) for work in works}
+    return {work.record.folder: ends.get(work.record.folder) for work in works}
+
+
+def _alone(one: Opened, callbacks: Sequence[Callback]) -> Ends:
+    try:
+        runner.finish(one, quiet=True, callbacks=callbacks)
+    except BaseException as error:
+        return {one.record.folder: error}
+    return {one.record.folder: None}
+
+
+class _Group:
+    """Runs that share a program, from where they stand to their last epoch."""
+
+    def __init__(self, works: Sequence[Runner], progress: Progress, stop: Stop, ends: Ends) -> None:
+        self.works, self.stop, self.ends = works, stop, ends
+        self.live = list(range(len(works)))
+        edges = np.cumsum([0, *(len(work.seeds) for work in works)]).tolist()
+        self.rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
+        self.training = works[0].training
+        every = [arguments.numbers(work.training) for work in works]
+        counts = [len(work.seeds) for work in works]
+        self.numbers = {
+            name: jnp.asarray(np.repeat([own[name] for own in every], counts), dtype=jnp.float32)
+            for name in _varied([work.training for work in works])
+        }
+        for work in works:
+            work.share = 1.0 / len(works)
+            work.prepare(progress, stop)
+
+    def train(self) -> None:
+        """Every epoch of every run."""
+        advance = loop.make_advance(self.training)
+        epoch, epochs = self.works[0].stands.epoch, self.works[0].experiment.settings.epochs
+        state = self._start()
+        while epoch < epochs and self.live:
+            began = time.perf_counter()
+            count = jnp.asarray(self.works[self.live[0]].count(epoch), dtype=jnp.int32)
+            chunk = jax.block_until_ready(advance(state, count, self.numbers))
+            elapsed = time.perf_counter() - began
+            state, brought = chunk.state, runner.brought(chunk)
+            epoch += brought.done
+            gone = [i for i in self.live if not self._receive(i, brought, epoch, elapsed, state)]
+            if gone:
+                self.live = [i for i in self.live if i not in gone]
+                state = self._replace(state)
+            if self.stop.asked and epoch < epochs and self.live:
+                self._interrupt(state, epoch)
+
+    def _start(self) -> loop.State:
+        states = [work.stands.state for work in self.works]
+        if any(state is None for state in states):
+            return loop.start(self.training, [seed for work in self.works for seed in work.seeds], self.numbers)
+        return _over_rows(lambda *leaves: jnp.concatenate(leaves), *(state for state in states if state is not None))
+
+    def _receive(self, i: int, brought: runner.Brought, epoch: int, elapsed: float, state: loop.State) -> bool:
+        """Write down what a run's rows brought; false if it has failed or is stopped, and told of."""
+        work, rows = self.works[i], self.rows[i]
+        try:
+            work.receive(brought.of(rows), epoch, elapsed, partial(_rows_of, state, rows))
+        except NumericalFailure as error:
+            work.close("failed", error=str(error))
+            self.ends[work.record.folder] = error
+            return False
+        return not work.stopped
+
+    def _replace(self, state: loop.State) -> loop.State:
+        """The rows of runs that are over become copies of one that is not."""
+        if not self.live:
+            return state
+        source = np.arange(self.rows[-1].stop)
+        for i, rows in enumerate(self.rows):
+            if i not in self.live:
+                source[rows] = self.rows[self.live[0]].start
+        self.numbers = {name: values[source] for name, values in self.numbers.items()}
+        return _over_rows(lambda leaf: leaf[source], state)
+
+    def _interrupt(self, state: loop.State, epoch: int) -> None:
+        for i in self.live:
+            self.works[i].save(_rows_of(state, self.rows[i]), epoch)
+        self.works[self.live[0]].interrupt(_rows_of(state, self.rows[self.live[0]]), epoch)
+
+
+def _rows_of(state: loop.State, rows: slice) -> loop.State:
+    return _over_rows(lambda leaf: leaf[rows], state)
+
+
+def _over_rows(function: Callable[..., Array], *states: loop.State) -> loop.State:
+    """A function of every leaf that has the seeds in front."""
+    parts = [(state.algorithm, state.key, state.best) for state in states]
+    algorithm, key, kept = jax.tree.map(function, *parts)
+    return loop.State(algorithm=algorithm, key=key, epoch=jnp.array(states[0].epoch), best=kept)

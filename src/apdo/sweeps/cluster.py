@@ -1,0 +1,151 @@
+"""Jobs as tasks of Ray, on this machine or on a cluster that `ray start` made; the extra is apdo[ray].
+
+Ray schedules, and runs a task again when the node that it was on dies. All that a job has computed lies in its run
+folders on storage that the nodes share, so that a task that is run again goes on from the last checkpoints. A driver
+that dies takes its tasks along; the sweep, called again, goes on.
+"""
+
+import dataclasses
+import importlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apdo.errors import InvalidInput
+from apdo.experiment import records
+from apdo.sweeps.work import FAILED, INTERRUPTED, Outcome, Task
+
+RETRIES = 20
+"""How often a task is run again whose process or node has died."""
+_SECONDS_TO_ANSWER = 5.0
+_SAME = ("apdo", "jax", "python")
+
+
+def do_on_node(tasks: Sequence[Mapping[str, Any]], about: Mapping[str, str]) -> list[dict[str, str]]:
+    """A job, on whatever node Ray has put it; plain values in and out."""
+    folders = [str(task["folder"]) for task in tasks]
+    if not about["gpus"]:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if why := _unfit(about):
+        return [dataclasses.asdict(Outcome(folder, FAILED, why)) for folder in folders]
+    from apdo.sweeps import work
+
+    return [dataclasses.asdict(one) for one in work.perform([Task(**dict(task)) for task in tasks])]
+
+
+def about_here() -> dict[str, str]:
+    """What a node must have in common with the one that the sweep was started on."""
+    found = records.versions()
+    return {name: found[name] for name in _SAME}
+
+
+def _unfit(about: Mapping[str, str]) -> str:
+    """Why a node cannot do a job, in one sentence; empty if it can."""
+    here, node = about_here(), socket.gethostname()
+    for name in _SAME:
+        if here[name] != about[name]:
+            return f"the node {node} has {name} {here[name]}, and the sweep was started with {about[name]}."
+    if not Path(about["page"]).exists():
+        return f"the node {node} does not see {about['page']}: the sweep's folder must be shared by all nodes."
+    return ""
+
+
+class Cluster:
+    """A Ray cluster that does jobs."""
+
+    def __init__(self, page: Path, address: str | None = None, cpus: float = 1.0, gpus: float | None = None) -> None:
+        """Join the cluster at an address, or start one on this machine.
+
+        Each job has so many CPUs and GPUs; None: one GPU where the cluster has any.
+        """
+        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}.items():
+            os.environ.setdefault(name, value)
+        self._ray = ray = _package()
+        if address:
+            _check_answers(address)
+        try:
+            there = {"address": address} if address else {"address": "local", "include_dashboard": False}
+            ray.init(**there, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
+        except Exception as error:
+            raise InvalidInput(f"Ray could not be reached at {address or 'this machine'}: {_first(error)}") from None
+        resources = ray.cluster_resources()
+        self.gpus = (1.0 if resources.get("GPU") else 0.0) if gpus is None else gpus
+        self.backend = "gpu" if self.gpus else "cpu"
+        """What jobs compute on."""
+        fitting = [resources.get("CPU", 1.0) // cpus] + ([resources.get("GPU", 0.0) // self.gpus] if self.gpus else [])
+        self.count = max(1, int(min(fitting)))
+        """Jobs at once."""
+        self._about = {**about_here(), "page": str(page.absolute()), "gpus": "yes" if self.gpus else ""}
+        self._do = ray.remote(num_cpus=cpus, num_gpus=self.gpus, max_retries=RETRIES)(do_on_node)
+        self._jobs: dict[Any, list[str]] = {}
+        self._stopping = False
+
+    def takes(self) -> bool:
+        """Ray keeps what waits."""
+        return not self._stopping
+
+    def submit(self, job: Sequence[Task]) -> None:
+        """Make a job a task."""
+        plain = [dataclasses.asdict(task) for task in job]
+        self._jobs[self._do.remote(plain, self._about)] = [task.folder for task in job]
+
+    def poll(self, seconds: float) -> list[list[Outcome]]:
+        """Outcomes of tasks that have ended."""
+        every = list(self._jobs)
+        ready, _ = self._ray.wait(every, num_returns=1, timeout=seconds) if every else ([], [])
+        if ready:
+            ready, _ = self._ray.wait(every, num_returns=len(every), timeout=0)
+        return [self._ended(one, self._jobs.pop(one)) for one in ready]
+
+    def _ended(self, task: Any, folders: list[str]) -> list[Outcome]:  # noqa: ANN401
+        errors = self._ray.exceptions
+        try:
+            return [Outcome(**one) for one in self._ray.get(task)]
+        except (errors.TaskCancelledError, KeyboardInterrupt):
+            return [Outcome(folder, INTERRUPTED) for folder in folders]
+        except (errors.RayError, RuntimeError) as error:
+            if self._stopping:
+                return [Outcome(folder, INTERRUPTED) for folder in folders]
+            lost = "ModuleNotFoundError" in str(error)
+            why = "a node has not the same apdo installed: " if lost else "Ray lost the task: "
+            return [Outcome(folder, FAILED, why + _first(error)) for folder in folders]
+
+    def stop(self) -> None:
+        """Cancel what waits, and ask what runs to save and end."""
+        self._stopping = True
+        for task in self._jobs:
+            self._ray.cancel(task, force=False)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        self._ray.shutdown()
+
+
+def _package() -> Any:  # noqa: ANN401
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise InvalidInput("Ray is not installed; get it with: pip install 'apdo[ray]'") from None
+
+
+def _check_answers(address: str) -> None:
+    """Raise InvalidInput if nobody listens at an address; Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        if address == "auto":
+            return
+        raise InvalidInput(f"--address must be HOST:PORT, as `ray start --head` prints it, not {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(
+            f"no Ray cluster answers at {address}: {getattr(error, 'strerror', None) or error}."
+        ) from None
+
+
+def _first(error: BaseException) -> str:
+    """The sentence of a long error that says most: its last line that is not empty."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]

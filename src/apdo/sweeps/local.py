@@ -1,0 +1,193 @@
+"""Jobs on this machine: a few processes that each do one after the other.
+
+A process that dies takes its job along, which is given to another one, once; the runs go on from their checkpoints.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from apdo.errors import InvalidInput
+from apdo.sweeps.work import FAILED, INTERRUPTED, Outcome, Task
+
+_TRIES = 2
+_SECONDS_TO_SAVE = 600.0
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Who does a sweep's jobs."""
+
+    def takes(self) -> bool:
+        """Whether it takes another job now."""
+        ...
+
+    def submit(self, job: Sequence[Task]) -> None:
+        """Begin a job."""
+        ...
+
+    def poll(self, seconds: float) -> list[list[Outcome]]:
+        """What has ended since the last call, waited for so long at most."""
+        ...
+
+    def stop(self) -> None:
+        """Ask every job to save and end."""
+        ...
+
+    def close(self) -> None:
+        """End everything."""
+        ...
+
+
+def fitting(backend: str, devices: int) -> int:
+    """How many jobs suit this machine at once: one for each accelerator, or for every two cores."""
+    return devices if backend != "cpu" else max(1, (os.cpu_count() or 1) // 2)
+
+
+class Pool:
+    """Processes of this machine that do jobs."""
+
+    def __init__(self, logs: Path, count: int | None = None) -> None:
+        """`count` processes; None: one for each accelerator, or for every two cores."""
+        logs.mkdir(parents=True, exist_ok=True)
+        self._logs, self._selector, self._stopping = logs, selectors.DefaultSelector(), False
+        self._waiting: list[tuple[list[Task], int]] = []
+        self.workers: list[_Worker] = []
+        first = self._start()
+        hello = first.hello()
+        self.backend = str(hello["backend"])
+        """What JAX computes on."""
+        self.count = count or fitting(self.backend, int(hello["devices"]))
+        """Jobs at once."""
+        self.pinned = self.backend != "cpu" and self.count > 1
+        if self.pinned:
+            # The first one has seen every accelerator; each is to have its own.
+            self._end(first)
+            self._start(0)
+
+    def _start(self, device: int | None = None) -> "_Worker":
+        worker = _Worker(len(self.workers), self._logs, device)
+        self.workers.append(worker)
+        self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+        return worker
+
+    def _end(self, worker: "_Worker") -> None:
+        self._selector.unregister(worker.answers)
+        self.workers.remove(worker)
+        worker.end()
+
+    def takes(self) -> bool:
+        """Whether a process is free, or may be started."""
+        return not self._stopping and sum(worker.job is not None for worker in self.workers) < self.count
+
+    def submit(self, job: Sequence[Task], tries: int = 0) -> None:
+        """Give a job to a free process."""
+        free = next((worker for worker in self.workers if worker.job is None), None)
+        if free is None:
+            taken = {worker.device for worker in self.workers}
+            device = next((i for i in range(self.count) if i not in taken), None) if self.pinned else None
+            free = self._start(device)
+        free.give(list(job), tries)
+
+    def poll(self, seconds: float) -> list[list[Outcome]]:
+        """Outcomes of jobs that have ended."""
+        ended: list[list[Outcome]] = []
+        for key, _ in self._selector.select(seconds):
+            worker: _Worker = key.data
+            line = worker.answers.readline()
+            if not line:
+                ended += self._bury(worker)
+            elif worker.ready:
+                ended.append([Outcome(**one) for one in json.loads(line)])
+                worker.job = None
+            else:
+                worker.ready = True
+        return ended
+
+    def _bury(self, worker: "_Worker") -> list[list[Outcome]]:
+        """A process has ended by itself: its job is tried again, or told to have failed."""
+        job, tries = worker.job, worker.tries + 1
+        self._end(worker)
+        if job is None:
+            return []
+        if self._stopping:
+            return [[Outcome(task.folder, INTERRUPTED) for task in job]]
+        if tries < _TRIES and worker.ready:
+            self.submit(job, tries)
+            return []
+        why = f"the process that ran it ended with {worker.ended()}; its messages are in {worker.log}."
+        return [[Outcome(task.folder, FAILED, why) for task in job]]
+
+    def stop(self) -> None:
+        """Signal every process; one that has a job saves it first."""
+        self._stopping = True
+        for worker in self.workers:
+            worker.process.send_signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End the processes, after their jobs where they have any."""
+        for worker in list(self.workers):
+            self._end(worker)
+        self._selector.close()
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, number: int, logs: Path, device: int | None) -> None:
+        self.log, self.device = logs / f"worker-{number}.log", device
+        environment = dict(os.environ)
+        if device is not None:
+            environment |= {"CUDA_VISIBLE_DEVICES": str(device)}
+        with self.log.open("ab") as messages:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "apdo.sweeps.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the sweep, which passes it on
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.jobs, self.answers = self.process.stdin, self.process.stdout
+        self.job: list[Task] | None = None
+        self.tries, self.ready = 0, False
+
+    def hello(self) -> dict[str, str | int]:
+        """What it computes on."""
+        line = self.answers.readline()
+        if not line:
+            raise InvalidInput(f"a process for the runs could not be started ({self.ended()}); see {self.log}.")
+        self.ready = True
+        return json.loads(line)
+
+    def give(self, job: list[Task], tries: int) -> None:
+        """Begin a job."""
+        self.job, self.tries = job, tries
+        with contextlib.suppress(BrokenPipeError):  # if it has just died, its answers will tell
+            self.jobs.write((json.dumps([vars(task) for task in job]) + "\n").encode())
+            self.jobs.flush()
+
+    def end(self) -> None:
+        """Let it end, and wait for it."""
+        with contextlib.suppress(OSError):
+            self.jobs.close()
+        try:
+            self.process.wait(_SECONDS_TO_SAVE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.answers.close()
+
+    def ended(self) -> str:
+        """How it ended, in words."""
+        code = self.process.wait()
+        return f"signal {-code}" if code < 0 else f"status {code}"

@@ -1,0 +1,433 @@
+"""A sweep from its plan to its results: what is missing, done by an executor, watched through the run folders.
+
+    OUT/sweep.json      every setting's configuration
+    OUT/runs/SETTING/seeds-000-003/     run folders (`experiment.blocks`)
+    OUT/results.csv, .parquet, curves-*.png, options-*.png, report.html
+    OUT/logs/           what the processes that ran had to say
+
+Nothing is kept but in the folder. Called again, a sweep does what is missing; what is finished is not run again, more
+seeds and settings are added to those that are there, and a run that failed stays as it is unless `retry` is asked for.
+"""
+
+import dataclasses
+import math
+import shlex
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apdo import algorithms, arguments
+from apdo.errors import Interrupted, InvalidInput, StorageFailure, unknown
+from apdo.experiment import blocks
+from apdo.experiment.mirrors import Watch
+from apdo.experiment.progress import duration
+from apdo.experiment.reproduce import SPEEDS
+from apdo.experiment.settings import Experiment
+from apdo.experiment.stopping import Stop
+from apdo.report import page, results, runs
+from apdo.report.following import Follower, Sight
+from apdo.report.results import Entry
+from apdo.sweeps import display, local
+from apdo.sweeps.local import Executor
+from apdo.sweeps.plan import Setting, Sweep, expand, short_names
+from apdo.sweeps.work import FAILED, FINISHED, INTERRUPTED, STORAGE, Outcome, Task
+
+PAGE = "sweep.json"
+ENDED = ("finished", "stopped")
+LOOK_EVERY = 0.5
+"""Seconds between two looks at the run folders."""
+_MOST_ON_PAGE = 200
+_LISTED = 12
+_MOST_TOGETHER = 256
+"""Runs of one job."""
+_HOST_STEPS = 5_000
+"""Steps in a second that an estimate believes of an environment outside the program."""
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Consecutive seeds of a setting: one run."""
+
+    setting: Setting
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The setting, and the seeds."""
+        return f"{self.setting.name}/{self.folder.name}"
+
+    @property
+    def samples(self) -> int:
+        """What there is to compute, all seeds together."""
+        return self.experiment.settings.samples * self.experiment.settings.seeds
+
+    def task(self, watch: Watch) -> Task:
+        """As a job carries it."""
+        return Task(str(self.folder.absolute()), self.experiment.describe(), dataclasses.asdict(watch))
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a sweep is carried out; nothing that results depend on."""
+
+    out: Path
+    jobs: int | None = None
+    """Processes at once; None: what suits the machine."""
+    together: bool | None = None
+    """Whether settings that differ in numbers only share a program; None: where there is an accelerator."""
+    retry: bool = False
+    quiet: bool = False
+    command: str = "apdo sweep"
+    """What goes on with it."""
+    watch: Watch = dataclasses.field(default_factory=Watch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a sweep leaves."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+    """The results table: a line for each setting and seed."""
+    failures: dict[str, str]
+    """By run: why it failed."""
+    files: list[Path]
+
+
+# What is there, and what is missing.
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """What the folder of a sweep holds."""
+
+    missing: list[Block]
+    ended: int
+    """Runs that are over."""
+    failed: dict[str, str]
+    """Runs that failed and are left as they are, with the reason."""
+
+
+def stand(sweep: Sweep, settings: Sequence[Setting], options: Options, say: Say, remove: bool = True) -> Standing:
+    """What is there and what is missing; what is neither finished nor fit to go on is removed."""
+    missing: list[Block] = []
+    ended, failed = 0, {}
+    for setting in settings:
+        have: set[int] = set()
+        parent = options.out / "runs" / setting.name
+        for folder in blocks.folders(parent):
+            seeds = blocks.seeds_of(folder)
+            block = Block(setting, setting.with_seeds(seeds.start, len(seeds)), folder)
+            reason = blocks.unfinished(folder, block.experiment)
+            if reason == "failed" and not options.retry:
+                failed[block.name] = str(runs.read_description(folder).get("error") or "it failed.")
+            elif reason in ("failed", *blocks.GOING_ON):
+                missing.append(block)
+            elif reason not in ("", "stopped"):
+                say(f"{folder}: {reason}; it is removed and run again.")
+                if remove:
+                    shutil.rmtree(folder)
+                continue
+            else:
+                ended += 1
+            have |= set(seeds)
+        wanted = [seed for seed in range(sweep.seed, sweep.seed + sweep.seeds) if seed not in have]
+        for first, size in _cut(blocks.gaps(wanted), sweep.block):
+            missing.append(Block(setting, setting.with_seeds(first, size), blocks.folder_of(parent, first, size)))
+    return Standing(missing, ended, failed)
+
+
+def _cut(stretches: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int, int]]:
+    for first, size in stretches:
+        for start in range(0, size, most or size):
+            yield first + start, min(most or size, size - start)
+
+
+def announce(settings: Sequence[Setting], stands: Standing, backend: str, jobs: int, say: Say) -> None:
+    """What will be done, and about how long it takes."""
+    total = len(stands.missing) + stands.ended + len(stands.failed)
+    plural = "s" * (len(settings) != 1)
+    say(f"{len(settings)} setting{plural}, {total} runs: {stands.ended} over, {len(stands.missing)} to do.")
+    for name, why in stands.failed.items():
+        say(f"  failed before, and left so without --retry: {name}: {why}")
+    for block in stands.missing[:_LISTED]:
+        own = block.experiment.settings
+        seeds = f"seed {own.seed}" if own.seeds == 1 else f"seeds {own.seed} to {own.seed + own.seeds - 1}"
+        say(f"  {block.setting.name}  {seeds}, {own.epochs} epochs of {own.batch:,}")
+    if len(stands.missing) > _LISTED:
+        say(f"  and {len(stands.missing) - _LISTED} more")
+    if stands.missing:
+        kind = SPEEDS.get(backend, SPEEDS["gpu"]).what
+        say(f"about {duration(seconds_for(stands.missing, backend, jobs))} on {kind}, {jobs} at once.")
+
+
+def seconds_for(missing: Sequence[Block], backend: str, jobs: int) -> float:
+    """About how long runs take, as far as can be told before any of them has begun."""
+    speed = SPEEDS.get(backend, SPEEDS["gpu"])
+    total, compiled = 0.0, set()
+    for block in missing:
+        hosted = hasattr(type(block.experiment.environment_config), "action_meaning")
+        total += block.samples / (_HOST_STEPS if hosted else speed.steps)
+        work = getattr(block.experiment.algorithm_config, "off_policy", None)
+        iterations = getattr(work, "iterations", 0) * (1 if speed.together else block.experiment.settings.seeds)
+        total += iterations * speed.iteration
+        total += speed.compilation * (0.2 if block.name in compiled else 1.0)
+        compiled.add(block.setting.name)
+    return total / max(1, min(jobs, len(missing)))
+
+
+# Running.
+
+
+def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = None) -> Found:
+    """Do what is missing, and write what came out; `begin` gives another executor than processes of this machine."""
+    settings = expand(sweep)
+    with blocks.alone(options.out / PAGE, "sweep's folder", "apdo sweep"):
+        say = _sayer(options)
+        blocks.remember(options.out / PAGE, {}, {setting.name: setting.experiment for setting in settings})
+        stands = stand(sweep, settings, options, say)
+        failed = dict(stands.failed)
+        if stands.missing:
+            pool = begin() if begin else local.Pool(options.out / "logs", options.jobs)
+            try:
+                backend, count = getattr(pool, "backend", "cpu"), getattr(pool, "count", 1)
+                announce(settings, stands, backend, count, say)
+                failed |= _Driver(stands, options, pool).drive()
+            finally:
+                pool.close()
+        else:
+            say(f"all {stands.ended + len(stands.failed)} runs are over already.")
+        return report(settings, options, failed, say)
+
+
+def executor(
+    out: Path,
+    on: str | None = None,
+    address: str | None = None,
+    cpus: float | str | None = None,
+    gpus: float | str | None = None,
+) -> Callable[[], Executor] | None:
+    """Who does the jobs of a sweep, to be begun when there are any; None: processes of this machine."""
+    if on not in (None, "local", "ray"):
+        raise unknown("place to run on", on, ("local", "ray"))
+    if on != "ray":
+        for name, value in {"address": address, "cpus": cpus, "gpus": gpus}.items():
+            if value is not None:
+                raise InvalidInput(f"--{name} is for --on ray.")
+        return None
+    from apdo.sweeps.cluster import Cluster
+
+    parts = [None if value is None else _positive(name, value) for name, value in (("cpus", cpus), ("gpus", gpus))]
+    return lambda: Cluster(out / PAGE, address, parts[0] or 1.0, parts[1])
+
+
+def _positive(name: str, value: float | str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        raise InvalidInput(f"--{name} must be a number that is not negative, not {value!r}.")
+    return number
+
+
+def dry_run(sweep: Sweep, options: Options) -> None:
+    """Say what a sweep would do, and do nothing: no file is made, changed or removed."""
+    settings = expand(sweep)
+    stands = stand(sweep, settings, options, print, remove=False)
+    import jax
+
+    backend = jax.default_backend()
+    announce(settings, stands, backend, options.jobs or local.fitting(backend, jax.device_count()), print)
+    print("nothing was run (--dry-run).")
+
+
+class _Driver:
+    """Gives jobs to an executor until all are over, and shows how far they are."""
+
+    def __init__(self, stands: Standing, options: Options, executor: Executor) -> None:
+        self.options, self.executor = options, executor
+        self.queue = deque(jobs_of(stands.missing, options, executor))
+        self.by_folder = {str(block.folder.absolute()): block for block in stands.missing}
+        self.followers = {folder: Follower(block.folder) for folder, block in self.by_folder.items()}
+        self.sights: dict[str, Sight] = {}
+        self.running: set[str] = set()
+        self.before, self.total = stands.ended, len(stands.missing) + stands.ended + len(stands.failed)
+        self.failed_before = len(stands.failed)
+        self.done: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self.storage = ""
+        self.interrupted = False
+        self.began, self.found_there = time.monotonic(), 0.0
+
+    def drive(self) -> dict[str, str]:
+        """The runs that failed, with the reasons."""
+        title = f"sweep {self.options.out}"
+        with display.Display(title, self.options.quiet) as shown, Stop(shown.message) as stop:
+            self.shown = shown
+            self.found_there, stopping = self._computed(), False
+            while self.queue or self.running:
+                while self.queue and self.executor.takes():
+                    self._begin(self.queue.popleft())
+                for outcomes in self.executor.poll(LOOK_EVERY):
+                    for outcome in outcomes:
+                        self._note(outcome)
+                self._show()
+                self.interrupted |= stop.asked or bool(self.storage)
+                if self.interrupted and not stopping:
+                    stopping = True
+                    self.queue.clear()
+                    self.executor.stop()
+        if self.storage:
+            raise StorageFailure(f"{self.storage} Go on with: {self.options.command}")
+        if self.interrupted:
+            done = self.before + len(self.done)
+            raise Interrupted(
+                f"stopped with {done} of {self.total} runs done, and the others saved. "
+                f"Go on with: {self.options.command}"
+            )
+        return {self.by_folder[folder].name: why for folder, why in self.failed.items()}
+
+    def _begin(self, job: list[Task]) -> None:
+        self.running |= {task.folder for task in job}
+        self.executor.submit(job)
+
+    def _note(self, outcome: Outcome) -> None:
+        folder = outcome.folder
+        self.running.discard(folder)
+        name = self.by_folder[folder].name
+        if outcome.status == FINISHED:
+            self.done.add(folder)
+            self.shown.message(display.line(name, self._look(folder)))
+        elif outcome.status == FAILED:
+            self.failed[folder] = outcome.error
+            self.shown.message(f"{name}: failed: {outcome.error}")
+        elif outcome.status == STORAGE:
+            self.storage = outcome.error
+        elif outcome.status == INTERRUPTED:
+            self.interrupted = True
+
+    def _look(self, folder: str) -> Sight:
+        self.sights[folder] = self.followers[folder].look()
+        return self.sights[folder]
+
+    def _show(self) -> None:
+        given = [(self.by_folder[folder].name, self._look(folder)) for folder in sorted(self.running)]
+        # An executor may keep jobs waiting that it was given.
+        working = [(name, sight) for name, sight in given if sight.status == "running"]
+        others = [(self.by_folder[f].name, s) for f, s in self.sights.items() if f not in self.running]
+        head = display.summary(
+            self.before + len(self.done),
+            len(working),
+            self.failed_before + len(self.failed),
+            self.total,
+            self._left(),
+        )
+        self.shown.show(head, [*working, *reversed(others)])
+
+    def _computed(self) -> float:
+        """Samples of all runs that were to do, as far as they are."""
+        total = 0.0
+        for folder, block in self.by_folder.items():
+            if folder in self.done or folder in self.failed:
+                total += block.samples
+            elif (sight := self.sights.get(folder)) is not None:
+                total += block.samples * sight.done / max(1, block.experiment.settings.epochs)
+        return total
+
+    def _left(self) -> float | None:
+        done = self._computed()
+        elapsed, since = time.monotonic() - self.began, done - self.found_there
+        if since <= 0:
+            return None
+        return elapsed / since * (sum(block.samples for block in self.by_folder.values()) - done)
+
+
+def jobs_of(missing: Sequence[Block], options: Options, executor: Executor) -> list[list[Task]]:
+    """The runs as jobs: alone, or those that may share a program together, in as many parts as are done at once."""
+    backend, count = getattr(executor, "backend", "cpu"), getattr(executor, "count", 1)
+    if not (backend != "cpu" if options.together is None else options.together):
+        return [[block.task(options.watch)] for block in missing]
+    alike: dict[object, list[Block]] = {}
+    for block in missing:
+        alike.setdefault(_likeness(block.experiment) or block.name, []).append(block)
+    found = []
+    for group in alike.values():
+        size = min(_MOST_TOGETHER, -(-len(group) // count))
+        found += [[block.task(options.watch) for block in group[i : i + size]] for i in range(0, len(group), size)]
+    return found
+
+
+def _likeness(experiment: Experiment) -> object:
+    """Equal for runs that may differ in numbers only; None for one that must have a program of its own."""
+    hosted = hasattr(type(experiment.environment_config), "action_meaning")
+    if hosted or hasattr(algorithms.find(experiment.algorithm), "adjustment"):
+        return None
+    own = dataclasses.replace(experiment.settings, seed=0)
+    parts = (own, experiment.algorithm_config, experiment.environment_config)
+    return experiment.algorithm, experiment.environment, arguments.structure(parts)
+
+
+def _sayer(options: Options) -> Say:
+    return lambda text: None if options.quiet else print(text, flush=True)
+
+
+# What comes out.
+
+
+def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, str], say: Say) -> Found:
+    """The table, pictures and page of everything that the folder has of these settings."""
+    out, files = options.out, []
+    entries = [entry_of(setting, out, failed) for setting in settings]
+    rows = results.rows(entries)
+    with_run = [entry for entry in entries if entry.run is not None]
+    if rows:
+        files += results.write_table(rows, out / "results")
+    if with_run:
+        names = short_names(name for setting in settings for name in setting.varied)
+        files += results.draw(with_run, out, names)
+    if 0 < len(with_run) <= _MOST_ON_PAGE:
+        folders = [f for s in settings for f in blocks.folders(out / "runs" / s.name) if blocks.ended(f, ENDED)]
+        if folders:
+            files.append(page.write(page.of_runs(folders, options.command), out / "report.html"))
+    elif with_run:
+        say(f"no page: {len(with_run)} settings are more than {_MOST_ON_PAGE}; `apdo report` takes a choice of runs.")
+    for file in files:
+        say(f"results: {file}")
+    if failed:
+        say(f"{len(failed)} runs failed:")
+        for name, why in failed.items():
+            say(f"  {name}: {why}")
+    return Found(out, rows, dict(failed), files)
+
+
+def entry_of(setting: Setting, out: Path, failed: Mapping[str, str]) -> Entry:
+    """What there is of a setting."""
+    parent = out / "runs" / setting.name
+    reasons = {name.split("/")[-1]: why for name, why in failed.items() if name.split("/")[0] == setting.name}
+    by_seed = {seed: why for name, why in reasons.items() for seed in blocks.seeds_of(Path(name))}
+    return Entry(
+        name=setting.name,
+        algorithm=setting.experiment.algorithm,
+        environment=setting.experiment.environment,
+        varied=setting.varied,
+        run=results.joined([folder for folder in blocks.folders(parent) if blocks.ended(folder, (*ENDED, "failed"))]),
+        failed=by_seed,
+    )
+
+
+def default_out(file: Path | None) -> Path:
+    """Where a sweep goes that does not say."""
+    if file is None:
+        raise InvalidInput("a sweep without a file needs --out, the folder that it goes into.")
+    return Path("runs") / file.stem
+
+
+def command(words: Sequence[str]) -> str:
+    """The command that goes on with a sweep."""
+    return shlex.join(["apdo", "sweep", *words])

@@ -1,0 +1,96 @@
+"""One job of a sweep, done in whatever process it was sent to: runs, one after the other or in one program.
+
+A job is plain values, so that a pipe or a cluster can carry it, and so is what comes back. All that a job computes is
+in its run folders: done again after a crash, it goes on from there.
+"""
+
+import dataclasses
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
+from apdo.experiment import mirrors, records, runner, together
+from apdo.experiment.settings import Experiment
+
+FINISHED, FAILED, INTERRUPTED, STORAGE = "finished", "failed", "interrupted", "storage"
+PATIENCE = 60.0
+"""Seconds that a job waits for a run folder that a process before it has not let go of yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A run and its folder."""
+
+    folder: str
+    config: Mapping[str, Any]
+    """As `Experiment.describe` gives it."""
+    watch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """As `dataclasses.asdict` gives a `Watch`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    folder: str
+    status: str
+    """`FINISHED`, `FAILED`, `INTERRUPTED` (saved, and to be gone on with), or `STORAGE`: nothing can be written."""
+    error: str = ""
+
+
+def perform(tasks: Sequence[Task], patience: float = PATIENCE) -> list[Outcome]:
+    """Do every run of a job, in as few programs as they allow; one that fails does not take the others along."""
+    found: list[Outcome] = []
+    opened: dict[Path, str] = {}
+    held: list[runner.Opened] = []
+    for task in tasks:
+        try:
+            entered = _enter(task, patience)
+        except BaseException as error:
+            found.append(outcome_of(task.folder, error))
+            continue
+        if isinstance(entered, runner.Result):
+            found.append(Outcome(task.folder, FINISHED))
+        else:
+            opened[entered.record.folder] = task.folder
+            held.append(entered)
+    watch = mirrors.Watch(**(tasks[0].watch if tasks else {}))
+    for folder, error in together.train(held, watch.callbacks).items():
+        named = opened[folder]
+        found.append(Outcome(named, FINISHED) if error is None else outcome_of(named, error))
+    return found
+
+
+def _enter(task: Task, patience: float) -> runner.Opened | runner.Result:
+    """The run's folder, waited for if a process before this one has not let go of it yet."""
+    experiment, until = Experiment.restore(task.config), time.monotonic() + patience
+    while True:
+        try:
+            return runner.enter(experiment, Path(task.folder), lambda _: None)
+        except records.Busy:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def outcome_of(folder: str, error: BaseException) -> Outcome:
+    """The end that an error stands for, in one sentence."""
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return Outcome(folder, INTERRUPTED)
+    if isinstance(error, StorageFailure):
+        return Outcome(folder, STORAGE, _sentence(error))
+    if isinstance(error, InvalidInput | NumericalFailure | EnvironmentFailure):
+        return Outcome(folder, FAILED, _sentence(error))
+    if not isinstance(error, Exception):
+        raise error
+    traceback.print_exception(error, file=sys.stderr)
+    return Outcome(folder, FAILED, f"{type(error).__name__}: {_sentence(error)}")
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).partition(" Go on with:")[0].split())
+    return text if len(text) <= 400 else f"{text[:400]}…"
