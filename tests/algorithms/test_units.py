@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import apdo as library
-from apdo.algorithms import apdo, cpo, dual_estimate, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import apdo, cpo, pdo, primal_steps
 from apdo.core import critics, dual, policies
+from apdo.off_policy import ddpg, dual_estimate
 from host_environments import Line
 from problems import Reach, run, training_of
 
@@ -104,4 +105,4 @@ def test_in_its_own_units_the_papers_dual_step_is_the_papers():
 
 
 def test_appendix_learner_counts_in_the_problems_own_units():
-    assert pd_ddpg.Learner().units == "own"
+    assert ddpg.Learner().units == "own"

@@ -8,10 +8,11 @@ import pytest
 
 import apdo
 from apdo import algorithms, envs, options
-from apdo.algorithms import pd_ddpg, primal_steps
+from apdo.algorithms import primal_steps
 from apdo.core import dual
 from apdo.experiment import multipliers, settings
 from apdo.experiment.presets import PRESETS
+from apdo.off_policy import ddpg
 
 SOURCE = Path(apdo.__file__).parent
 
@@ -154,7 +155,7 @@ def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
     # The dual step is the paper's: plain ascent on C - d, with nothing refused.
     assert (config.units, config.rule, config.margin, config.check) == ("own", dual.Ascent(), 0.0, False)
     # Nothing of what makes the learner dependable: those parts' class defaults are the appendix's.
-    appendix = pd_ddpg.Learner()
+    appendix = ddpg.Learner()
     for name in ("clock", "bound", "action_noise", "cloning", "last_rate", "averaged", "dual_states", "rule"):
         assert getattr(learner, name) == getattr(appendix, name), name
 

@@ -23,22 +23,22 @@ the data have doubled, at most `RETRIES` times. K_adj can also set itself (`k_ad
 """
 
 import dataclasses
-import math
 from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import random
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from apdo.algorithms import dual_estimate, k_adj, on_policy, pd_ddpg, pdo
+from apdo.algorithms import k_adj, on_policy, pdo
 from apdo.algorithms.contract import Adjustment
 from apdo.algorithms.trial import Trial
 from apdo.core import dual, policies, replay
 from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
+from apdo.off_policy import contract, dual_estimate
+from apdo.off_policy.units import empty_buffer
 from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
@@ -106,12 +106,12 @@ class State(eqx.Module):
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Line 1. The buffer has room for what the adjustments will read, and for no more."""
     if config.adjust == "primal-dual":
-        _check_actor(config, problem)
+        dual_estimate.check_policy(config.off_policy, problem, config.policy)
     inner = pdo.init(config, problem, key)
     needed = config.replay_capacity if config.again_every else (_epochs(config)[-1] + 1) * problem.batch
     return State(
         pdo=inner,
-        buffer=pd_ddpg.empty_buffer(problem, max(problem.batch, min(config.replay_capacity, needed))),
+        buffer=empty_buffer(problem, max(problem.batch, min(config.replay_capacity, needed))),
         adjusted=jnp.asarray(False),
         trial=Trial.none(inner, problem) if config.adjust == "primal-dual" else None,
         search=_search(config, problem),
@@ -139,27 +139,7 @@ def _epochs(config: Config) -> tuple[int, ...]:
 
 def working_memory(config: Config, problem: Problem) -> int:
     """Bytes that an adjustment needs besides the state."""
-    learner = config.off_policy.learner
-    member = jax.eval_shape(lambda: pd_ddpg.start(learner, problem, random.key(0)))
-    own = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(member))
-    return config.off_policy.members * (own + pd_ddpg.working_bytes(learner, problem))
-
-
-def _check_actor(config: Config, problem: Problem) -> None:
-    """An actor becomes the policy only if it has its shape."""
-    learner, policy = config.off_policy.learner, config.policy
-    if learner.actor_hidden != policy.hidden:
-        raise InvalidInput(
-            f"--adjust primal-dual needs an off-policy actor of the policy's shape, but policy.hidden is "
-            f"{policy.hidden} and off_policy.learner.actor_hidden is {learner.actor_hidden}."
-        )
-    if not problem.discrete_actions and learner.bound != policy.bound:
-        raise InvalidInput(
-            f"--adjust primal-dual needs policy.bound ({policy.bound:g}) and off_policy.learner.bound "
-            f"({learner.bound:g}) to be the same."
-        )
-    if not problem.discrete_actions and not learner.action_noise:
-        raise InvalidInput("--adjust primal-dual needs off_policy.learner.action_noise above 0, to explore with.")
+    return dual_estimate.working_memory(config.off_policy, problem)
 
 
 def step(
@@ -201,19 +181,19 @@ def _due(config: Config, epoch: int) -> bool:
     return again or epoch in _epochs(config)
 
 
-def _begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> pd_ddpg.LearnerState:  # noqa: ARG001
+def _begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> contract.OwnState:  # noqa: ARG001
     return dual_estimate.start(config.off_policy, problem, key)
 
 
 def _work(
-    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, iterations: Int[Array, ""]
-) -> pd_ddpg.LearnerState:
+    config: Config, problem: Problem, state: State, members: contract.OwnState, iterations: Int[Array, ""]
+) -> contract.OwnState:
     """Line 8."""
     return dual_estimate.learn(config.off_policy, problem, members, state.buffer, iterations, state.statistics)
 
 
 def _finish(
-    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, supported: Bool[Array, ""]
+    config: Config, problem: Problem, state: State, members: contract.OwnState, supported: Bool[Array, ""]
 ) -> tuple[State, dual_estimate.Estimate]:
     """Lines 9 and 9', if the data support the estimate; where K_adj sets itself, if it is worth it."""
     found = dual_estimate.estimate(members)
@@ -227,7 +207,7 @@ def _finish(
 
 
 def _jump(
-    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, found: dual_estimate.Estimate
+    config: Config, problem: Problem, state: State, members: contract.OwnState, found: dual_estimate.Estimate
 ) -> State:
     moved = (dual.jump(state.pdo.multiplier, found.multiplier), state.pdo.units.jump(found.multiplier))
     adjusted = jnp.ones_like(state.adjusted)
@@ -236,7 +216,7 @@ def _jump(
             config.off_policy, problem, members, state.buffer, members.key[0], state.statistics
         )
         trial = state.trial.begin(state.pdo)
-        policy = pd_ddpg.as_policy(config.off_policy.learner, actor)
+        policy = dual_estimate.policy(config.off_policy, actor)
         state = eqx.tree_at(lambda s: (s.pdo.policy, s.trial), state, (policy, trial))
     return eqx.tree_at(lambda s: (s.pdo.multiplier, s.pdo.units, s.adjusted), state, (*moved, adjusted))
 
@@ -254,4 +234,5 @@ adjustment = Adjustment(
     work=_work,
     finish=_finish,
     checked=lambda config: config.off_policy if config.check else None,
+    shown=lambda members: members.path.multiplier,
 )

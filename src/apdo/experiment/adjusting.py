@@ -7,12 +7,12 @@ from jax import random
 from jaxtyping import PyTree
 
 from apdo import loop
-from apdo.algorithms import dual_estimate, on_policy
 from apdo.algorithms.apdo import State as Adjustable
 from apdo.core.data import Transition
-from apdo.core.statistics import Statistics
+from apdo.core.statistics import Statistics, normalised
 from apdo.datasets import Dataset
 from apdo.experiment import buffers, dual_checks
+from apdo.off_policy import dual_estimate
 
 _CHECK = 3
 """Folded into an adjustment's key, so that its checks draw nothing that it drew."""
@@ -54,4 +54,4 @@ def _as_seen(data: Dataset, statistics: Statistics | None) -> Transition:
         truncated=jnp.asarray(data.truncated),
         step=jnp.asarray(data.step, dtype=jnp.int32),
     )
-    return on_policy.normalised(statistics, batch)
+    return normalised(statistics, batch)
