@@ -10,6 +10,7 @@ ALGORITHMS = {
     "pdo": ("pdo", "primal-dual optimisation: policy and multipliers in turn"),
     "cpo": ("cpo", "constrained policy optimisation: multipliers solved for in every step"),
     "pd-ddpg": ("pd_ddpg", "primal-dual DDPG: off-policy, actor, critics and multipliers together"),
+    "sac-lag": ("sac_lag", "SAC-Lagrangian: off-policy, cautious cost critics, multipliers by the episodes' cost"),
     "apdo": ("apdo", "accelerated primal-dual optimisation: PDO with one jump to an off-policy multiplier"),
 }
 """Name ↦ (module, what it is). The modules are imported when asked for, since they bring JAX along."""

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from apdo import algorithms, envs, options
@@ -27,7 +28,7 @@ class Settings:
     batch: int = option(
         0,
         "environment steps of one epoch, rounded up to whole episodes; 0: those of 20 episodes, or 5,000 if that is "
-        "more, and at most 20,000",
+        "more, and at most 20,000 (sac-lag: 2 episodes or 2,000)",
         OURS,
         within=(0, 10**9),
     )
@@ -203,7 +204,7 @@ def specify(
         # Whoever asks for samples means them, whatever epochs a preset has.
         changes = {"epochs": 0} | changes
     parts = _lay_over(parts, changes)
-    parts["settings"] = sized(parts["settings"], parts["environment_config"])
+    parts["settings"] = sized(parts["settings"], parts["environment_config"], module)
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
     experiment.check()
     return experiment
@@ -213,10 +214,14 @@ EPISODES, FEWEST, MOST = 20, 5_000, 20_000
 """What a batch has unless told otherwise: so many episodes, but no fewer and no more samples than these."""
 
 
-def sized(settings: Settings, task: Any) -> Settings:  # noqa: ANN401
-    """The settings with a batch and a number of epochs that were left open, and the samples that they make."""
+def sized(settings: Settings, task: Any, module: ModuleType | None = None) -> Settings:  # noqa: ANN401
+    """The settings with a batch and a number of epochs that were left open, and the samples that they make.
+
+    An algorithm's module may have `batches` of its own in the place of those that suit most.
+    """
     horizon = task.horizon
-    batch = settings.batch or max(horizon, min(max(EPISODES * horizon, FEWEST), MOST))
+    episodes, fewest, most = getattr(module, "batches", (EPISODES, FEWEST, MOST))
+    batch = settings.batch or max(horizon, min(max(episodes * horizon, fewest), most))
     settings = dataclasses.replace(settings, batch=batch)
     steps, environments = shape(settings, task)
     epochs = settings.epochs or -(-settings.samples // (steps * environments))

@@ -2,11 +2,11 @@
 
 from types import ModuleType
 
-from apdo.off_policy import contract, ddpg
+from apdo.off_policy import contract, ddpg, sac
 
-LEARNERS = {"ddpg": ddpg.Learner}
+LEARNERS = {"ddpg": ddpg.Learner, "sac": sac.Learner}
 """Name ↦ the settings of that kind; their type says which learner they are of."""
-_MODULES: dict[type, ModuleType] = {ddpg.Learner: ddpg}
+_MODULES: dict[type, ModuleType] = {ddpg.Learner: ddpg, sac.Learner: sac}
 
 
 def of(config: contract.Settings) -> contract.Learner:
