@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import apdo as library
-from apdo.algorithms import apdo, cpo, pdo, primal_steps
+from apdo.algorithms import apdo, cpo, pdo, primal_steps, sac_lag
 from apdo.core import critics, dual, policies
 from apdo.off_policy import ddpg, dual_estimate
 from host_environments import Line
@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
 }
 LEARNER = dataclasses.replace(dual_estimate.DEPENDABLE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
 OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=2, iterations=100)
+SOFT = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)
 CONFIGS: dict[str, Any] = {
     "pdo, PID": (pdo, pdo.Config(**SMALL)),
     "pdo, ascent": (pdo, pdo.Config(rule=dual.Ascent(decay=0.5), **SMALL)),
@@ -31,6 +32,7 @@ CONFIGS: dict[str, Any] = {
     "pdo, safety first": (pdo, pdo.Config(safety=0.9, **SMALL)),
     "cpo": (cpo, cpo.Config(**SMALL)),
     "cpo, return first": (cpo, cpo.Config(safety=0.2, **SMALL)),
+    "sac-lag": (sac_lag, sac_lag.Config(learner=SOFT, replay_capacity=1000, warm_up=0, updates=0.5)),
     "apdo, multipliers": (apdo, apdo.Config(k_adj=1, adjust="dual", off_policy=OFF_POLICY, check=False, **SMALL)),
     "apdo, multipliers and policy": (apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, check=False, **SMALL)),
 }

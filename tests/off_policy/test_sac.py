@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.core import replay
+from apdo import loop
+from apdo.algorithms import apdo
+from apdo.core import critics, policies, replay
 from apdo.core.data import Transition
-from apdo.off_policy import sac, sac_iteration, sac_state
+from apdo.errors import InvalidInput
+from apdo.off_policy import dual_estimate, sac, sac_iteration, sac_state
 from apdo.problem import Problem
-from problems import Reach, problem_of, random_buffer
+from problems import Reach, problem_of, random_buffer, training_of
 
 TASK = Reach(costs=2)
 PROBLEM = problem_of(TASK, 200, (0.3, 0.4))
@@ -166,3 +169,37 @@ def test_an_actor_as_an_on_policy_one_has_its_mean_and_about_its_deviation():
     np.testing.assert_allclose(policy(s).mode(), squashed(s).mode(), rtol=1e-4, atol=1e-6)
     draws = jax.vmap(squashed(s).sample)(random.split(random.key(2), 4000))
     np.testing.assert_allclose(jnp.exp(policy.log_std), draws.std(axis=0), rtol=0.25)
+
+
+def test_apdo_jumps_with_a_soft_actor_critic_as_its_learner():
+    """The policy on trial has the actor's middle, and the estimate is the members' median."""
+    config = dataclasses.replace(SMALL, initial_multiplier=4.0)
+    off_policy = dual_estimate.Config(learner=config, members=2, iterations=100)
+    small = {"policy": policies.Config(hidden=(8,), bound=2.0), "critic": critics.Config(hidden=(8,), minibatches=2)}
+    training = training_of(
+        apdo, apdo.Config(k_adj=0, check=False, again_every=1, warm=True, off_policy=off_policy, **small)
+    )
+    adjuster = loop.Adjuster(training)
+    state = loop.make_advance(training)(loop.start(training, [0]), jnp.asarray(1, dtype=jnp.int32)).state
+    members = adjuster.work(state, adjuster.begin(state), adjuster.total)
+    found = np.asarray(adjuster.shown(members))
+    after, estimate = adjuster.finish(state, members, jnp.asarray([True]))
+    assert found.shape == (1, 2, 1)
+    np.testing.assert_allclose(estimate.multiplier, np.median(found, axis=1), rtol=1e-6)
+    s = jnp.asarray([[0.3, -0.2]])
+    policy = jax.tree.map(lambda leaf: leaf[0], after.algorithm.policy)
+    actors = [jax.tree.map(lambda leaf, e=e: leaf[0, e], members) for e in range(2)]
+    gaps = [np.abs(policy(s[0]).mode() - sac.actions(actor, s)[0]).max() for actor in actors]
+    assert min(gaps) < 1e-5
+    # Warm: the next adjustment goes on with these members, with fresh draws and means.
+    onward = adjuster.begin(after)
+    for ours, theirs in zip(jax.tree.leaves(onward.learned), jax.tree.leaves(members.learned), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(onward.multiplier.value, members.multiplier.value)
+    assert not np.any(onward.iteration)
+    assert not np.any(onward.path.multiplier)
+
+
+def test_an_actor_of_another_shape_than_the_policys_is_refused_with_what_would_fit():
+    with pytest.raises(InvalidInput, match=r"must be \(64, 32\), tanh, 2.0"):
+        sac.check_policy(SMALL, PROBLEM, policies.Config(bound=2.0))

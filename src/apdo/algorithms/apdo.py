@@ -23,11 +23,13 @@ the data have doubled, at most `RETRIES` times. K_adj can also set itself (`k_ad
 """
 
 import dataclasses
+from functools import partial
 from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import random
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from apdo.algorithms import k_adj, on_policy, pdo
@@ -77,6 +79,11 @@ class Config(pdo.Config):
     again_every: int = option(
         0, "epochs after which the adjustment is repeated, on all data by then; 0: never", PAPER, within=(0, 10**9)
     )
+    warm: bool = option(
+        False,
+        "whether a later adjustment goes on with the learners of the one before, rather than with fresh ones",
+        OURS,
+    )
     off_policy: dual_estimate.Config = option(dual_estimate.Config(), "the off-policy estimate of λ^OFF", OURS)
     replay_capacity: int = option(400_000, "most transitions that the buffer holds", OURS, above=0)
 
@@ -91,6 +98,8 @@ class State(eqx.Module):
     """Whether there has been an adjustment that was not refused."""
     trial: Trial | None
     search: k_adj.Search | None
+    members: contract.OwnState | None
+    """The learners of the latest adjustment, where the next is to go on with them."""
 
     @property
     def policy(self) -> policies.Policy:
@@ -115,6 +124,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         adjusted=jnp.asarray(False),
         trial=Trial.none(inner, problem) if config.adjust == "primal-dual" else None,
         search=_search(config, problem),
+        members=dual_estimate.start(config.off_policy, problem, random.fold_in(key, 1)) if config.warm else None,
     )
 
 
@@ -123,6 +133,10 @@ def _search(config: Config, problem: Problem) -> k_adj.Search | None:
         return None
     if config.again_every:
         raise InvalidInput("k_adj auto adjusts once; it cannot be combined with again_every.")
+    if config.warm:
+        raise InvalidInput(
+            "k_adj auto compares estimates that have no past in common; it cannot be combined with warm."
+        )
     if config.adjust == "dual" and config.off_policy.members < 2:
         raise InvalidInput("k_adj auto with adjust dual needs an interval, and so at least two off_policy.members.")
     return k_adj.Search.start(problem.constraints)
@@ -148,10 +162,13 @@ def step(
     """Lines 4 to 6; or, in an epoch played by the off-policy actor, the verdict on it."""
     buffer = replay.insert(state.buffer, flatten(batch))
     after, metrics = pdo.step(config, problem, state.pdo, batch, key)
+    members = dual_estimate.rebase(
+        state.members, partial(on_policy.rebase, before=state.statistics, after=after.statistics)
+    )
     if config.explore:
         after = _choose(state.adjusted, after, _unchanged(state.pdo, after))
     if state.trial is None:
-        return State(after, buffer, state.adjusted, None, state.search), metrics
+        return State(after, buffer, state.adjusted, None, state.search, members), metrics
     # Where K_adj sets itself, the last actor need only be better.
     strict = True if state.search is None else state.search.checks < len(k_adj.CHECKS[config.adjust])
     onward, trial, taken = state.trial.verdict(config, problem, state.pdo, after, batch, key, strict=strict)
@@ -160,7 +177,7 @@ def step(
     # What a refused actor saw stays out of the data: where observations do not tell everything, it makes the next one
     # as reckless (docs/sample-efficiency.md).
     buffer = replay.roll_back(~refused, buffer, state.buffer)
-    return State(onward, buffer, state.adjusted & ~refused, trial, state.search), metrics
+    return State(onward, buffer, state.adjusted & ~refused, trial, state.search, members), metrics
 
 
 def _unchanged(before: pdo.State, after: pdo.State) -> pdo.State:
@@ -181,8 +198,10 @@ def _due(config: Config, epoch: int) -> bool:
     return again or epoch in _epochs(config)
 
 
-def _begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> contract.OwnState:  # noqa: ARG001
-    return dual_estimate.start(config.off_policy, problem, key)
+def _begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> contract.OwnState:
+    if state.members is None:
+        return dual_estimate.start(config.off_policy, problem, key)
+    return dual_estimate.again(state.members, key)
 
 
 def _work(
@@ -201,6 +220,8 @@ def _finish(
     if state.search is not None:
         search, worth = k_adj.look(config, problem, state.search, state.buffer, found, trial=state.trial is not None)
         now, state = now & worth, dataclasses.replace(state, search=search)
+    if state.members is not None:
+        state = dataclasses.replace(state, members=members)
     after = _jump(config, problem, state, members, found)
     untaken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
     return _choose(now, after, state), _choose(now, found, untaken)

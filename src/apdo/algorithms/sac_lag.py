@@ -1,13 +1,19 @@
 """SAC-Lagrangian: soft actor-critic with cautious cost critics, and multipliers that follow the episodes it plays.
 
     sample a batch with π_k, add it to the buffer
-    λ moves with the batch's own cost:  e = relative excess of C(π_k) over d,  I ← [I + β u e]⁺,  λ = [I + K_P u e]⁺
-    as many iterations of `off_policy.sac` on the buffer as the batch has steps, times the update ratio
+    b ← b + share · (C(π_k) - what the critics said of π_k - b)
+    as many iterations of `off_policy.sac` on the buffer as the batch has steps, times the update ratio,
+    in each of which λ moves with  Q̂_C(s_0) + b - d
 
-Off-policy critics say what an action costs next to another, and err in what a policy costs in all; episodes say that
-without bias. So the critics, with their upper confidence bound, stand in the actor's gradient, and by default the
-episodes move the multipliers (`multipliers`). The gains are pure numbers: λ is counted in the ratio of the data's
-spreads, u = max(I, 1).
+Off-policy critics say at once what has become of the actor, and err in what it costs in all; episodes say that without
+bias, but late. A multiplier that waits for episodes swings: in the iterations between two batches an actor can go all
+the way from one side of the limit to the other. So critics move the multipliers, in every iteration, and episodes say
+how far the critics are off (`multipliers corrected`). `critics` leaves the correction out. `episodes` has the
+multipliers move once a batch, by its own cost alone: e = relative excess of C(π_k), u = max(I, 1),
+
+    I ← [I + β u e]⁺,  λ = [I + K_P u e]⁺
+
+The gains are pure numbers in every case: λ is counted in the ratio of the data's spreads.
 
 The first policy is all but uniform. For the first `warm_up` samples nothing is learned, so that those are random
 actions, and every batch is one of the policy that the state holds.
@@ -56,14 +62,18 @@ class Config(dial.Config):
 
     learner: sac.Learner = option(ONLINE, "the off-policy learner", OURS)
     multipliers: str = option(
-        "episodes",
-        "what moves the multipliers: the cost of the episodes just played, or what the critics say of the actor",
+        "corrected",
+        "what moves the multipliers: what the critics say of the actor, the same corrected by what episodes cost, "
+        "or the cost of the episodes just played alone",
         OURS,
-        choices=one_of("episodes", "critics"),
+        choices=one_of("corrected", "critics", "episodes"),
     )
-    rule: dual.Config = option(dual.Pid(far=0.0), "how the episodes' cost moves them", OURS, choices=dual.CHOICES)
+    correction: float = option(0.1, "share of a batch in what critics are corrected by", OURS, within=(0.0, 1.0))
+    rule: dual.Config = option(
+        dual.Pid(proportional=0.3, far=0.0), "how the episodes' cost alone moves them", OURS, choices=dual.CHOICES
+    )
     dual_step: float = option(
-        0.05, "β, the multipliers' step for a batch, a pure number; 0 holds them", OURS, within=(0.0, inf)
+        0.05, "β, the multipliers' step for a batch, by episodes alone; 0 holds them", OURS, within=(0.0, inf)
     )
     replay_capacity: int = option(1_000_000, "transitions that the buffer holds", OURS, above=0)
     warm_up: int = option(5_000, "samples of random actions before anything is learned", OURS, within=(0, 10**9))
@@ -78,6 +88,8 @@ class State(eqx.Module):
     """Observations as they came."""
     largest: Float[Array, " M"]
     """The largest C so far, in size."""
+    unseen: Float[Array, " M"]
+    """b: what the critics miss of the actor's costs."""
     dial: dial.Dial | None
     statistics: Statistics | None
 
@@ -92,6 +104,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         learner=sac.start(_learner(config), problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),
         largest=jnp.zeros(problem.constraints),
+        unseen=jnp.zeros(problem.constraints),
         dial=dial.start(config, problem.constraints),
         statistics=on_policy.fresh_statistics(problem),
     )
@@ -99,7 +112,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 
 def _learner(config: Config) -> sac.Learner:
     """The learner, which leaves the multipliers alone where episodes move them."""
-    own = config.multipliers == "critics"
+    own = config.multipliers != "episodes"
     rule, rate = (config.learner.rule, config.learner.dual_rate) if own else (config.rule, 0.0)
     return dataclasses.replace(config.learner, rule=rule, dual_rate=rate)
 
@@ -151,10 +164,15 @@ def step(
     if config.multipliers == "episodes" and config.dual_step:
         excess = dual.relative_excess(measured["cost"], limit, largest)
         learner = eqx.tree_at(lambda s: s.multiplier, learner, steer(config, learner.multiplier, excess, warm))
+    # The critics know nothing of an actor before their first iteration, and a limit below the given one is missed cost.
+    known = config.correction * (learner.iteration > 0)
+    unseen = state.unseen + known * (measured["cost"] - learner.path.latest_cost - state.unseen)
+    missed = problem.limit - limit + (unseen if config.multipliers == "corrected" else 0.0)
     iterations = jnp.where(warm, max(1, round(config.updates * problem.batch)), 0)
-    learner = sac.learn(settings, problem, learner, buffer, iterations, statistics=statistics)
-    metrics |= {"critic_cost": learner.path.latest_cost} | dial.measure(turned, limit)
-    return State(learner=learner, buffer=buffer, largest=largest, dial=turned, statistics=statistics), metrics
+    learner = sac.learn(settings, problem, learner, buffer, iterations, statistics=statistics, unseen=missed)
+    metrics |= {"critic_cost": learner.path.latest_cost, "critic_error": unseen} | dial.measure(turned, limit)
+    after = State(learner=learner, buffer=buffer, largest=largest, unseen=unseen, dial=turned, statistics=statistics)
+    return after, metrics
 
 
 def steer(

@@ -12,12 +12,13 @@ training and what the choice of w leaves open.
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import random
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from apdo.core import dual, policies, replay
 from apdo.core.statistics import Statistics, normalised
@@ -94,6 +95,20 @@ def learn(
         return learner.learn(config.learner, problem, member, buffer, iterations, config.iterations, statistics)
 
     return jax.vmap(one)(members)
+
+
+def again(members: contract.OwnState, key: PRNGKeyArray) -> contract.OwnState:
+    """Members that have learned, before more of it: networks and multipliers stay, counts and means begin anew."""
+    count = members.iteration.shape[0]
+    path, iteration = jax.tree.map(jnp.zeros_like, (members.path, members.iteration))
+    return eqx.tree_at(lambda m: (m.path, m.iteration, m.key), members, (path, iteration, random.split(key, count)))
+
+
+def rebase(members: contract.OwnState | None, move: Callable[[PyTree], PyTree]) -> contract.OwnState | None:
+    """Members whose networks are moved, as when observations are normalised otherwise than before."""
+    if members is None:
+        return None
+    return eqx.tree_at(lambda m: (m.learned, m.target), members, move((members.learned, members.target)))
 
 
 def estimate(members: contract.State) -> Estimate:

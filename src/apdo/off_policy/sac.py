@@ -52,11 +52,17 @@ def learn(
     iterations: Int[Array, ""],
     total: int | None = None,
     statistics: Statistics | None = None,
+    unseen: Float[Array, " M"] | None = None,
 ) -> State:
-    """`iterations` iterations on the buffer, without touching an environment."""
+    """`iterations` iterations on the buffer, without touching an environment.
+
+    `unseen` is what the critics are known to miss of the actor's costs, as the limits mean them: the multipliers see
+    it.
+    """
     problem, units = view(config, problem, buffer)
     state = sac_state.in_units(state, units.size)
     starts = replay.episode_starts(buffer) if config.dual_rate else None
+    limit = units.limit if unseen is None else units.limit - unseen / units.total
     follow = None if total is None else critics.settling(config.target_rate, problem, total)
 
     def drawn(key: PRNGKeyArray) -> Draws:
@@ -67,7 +73,7 @@ def learn(
         return 1.0 if total is None else 1.0 - (1.0 - config.last_rate) * jnp.minimum(iteration / total, 1.0)
 
     def one(state: State, draws: Draws, rate: float | Array) -> tuple[State, Float[Array, " M"]]:
-        return iterate(config, problem, state, draws, units.limit, rate, follow)
+        return iterate(config, problem, state, draws, limit, rate, follow)
 
     return paths.walk(state, iterations, units, paths.unaveraged(config.averaged, total), drawn, rate, one)
 
