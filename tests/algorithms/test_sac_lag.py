@@ -99,7 +99,14 @@ def test_on_a_gymnasium_environment_it_trains_keeps_its_best_policy_and_exports_
 def test_on_two_states_the_multiplier_comes_near_the_exact_price():
     """One-hot states and no hidden layers: what is learned is a table. λ* is from the linear program."""
     learner = dataclasses.replace(
-        sac_lag.ONLINE, critic_hidden=(), actor_hidden=(), critic_rate=1e-2, actor_rate=1e-2, minibatch=64, costs=2
+        sac_lag.ONLINE,
+        critic_hidden=(),
+        actor_hidden=(),
+        critic_rate=1e-2,
+        actor_rate=1e-2,
+        dual_rate=1e-3,
+        minibatch=64,
+        costs=2,
     )
     config = sac_lag.Config(learner=learner, replay_capacity=20_000, warm_up=1000, updates=0.2, margin=0.0)
     task = TwoState()

@@ -3,7 +3,7 @@
     sample a batch with π_k, add it to the buffer
     b ← b + share · (C(π_k) - what the critics said of π_k - b)
     as many iterations of `off_policy.sac` on the buffer as the batch has steps, times the update ratio,
-    in each of which λ moves with  Q̂_C(s_0) + b - d
+    in each of which λ moves with the relative excess of  Q̂_C(s_0) + b  over d
 
 Off-policy critics say at once what has become of the actor, and err in what it costs in all; episodes say that without
 bias, but late. A multiplier that waits for episodes swings: in the iterations between two batches an actor can go all
@@ -49,6 +49,7 @@ ONLINE = sac.Learner(
     actor_rate=3e-4,
     target_rate=0.005,
     minibatch=256,
+    dual_rate=1e-4,
     bound=1.0,
     cloning=0.0,
     last_rate=1.0,

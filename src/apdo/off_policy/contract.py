@@ -3,7 +3,7 @@
 There is no base class: a module with these names is a learner, and `kinds` finds it by the type of its settings.
 """
 
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -14,7 +14,6 @@ from apdo.problem import Problem
 
 OwnState: TypeAlias = Any
 """A learner's own state, for one learner or for several side by side: its module knows what is in it."""
-S = TypeVar("S")
 
 
 @runtime_checkable

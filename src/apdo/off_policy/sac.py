@@ -8,7 +8,8 @@ With Q_R1, Q_R2 for the reward, Q_Ci1..Q_CiE for each cost, their targets Q', an
     Q̂_Ci     = mean_e Q_Cie + k · deviation_e Q_Cie                 off-policy critics are sure of too much
     π        ascends the mean of  (min_j Q_Rj - Σ_i λ_i Q̂_Ci - α log π)(s, a) / (1 + Σ_i λ_i),   a ~ π(·|s)
     log α    descends the mean of  -log α (log π(a|s) + H)         so that the entropy comes to H
-    λ_i      moves with  mean Q̂_Ci(s_0, a) - d_i                   at first states of episodes, or is left to others
+    λ_i      moves with  e_i, the relative excess of mean Q̂_Ci(s_0, a) over d_i, at first states of episodes:
+             I_i ← [I_i + rate · u_i e_i]⁺,  λ_i = [I_i + K_P u_i e_i]⁺,  u_i = max(I_i, 1);  or is left to others
 
 (Haarnoja et al. 2018; the reward's minimum is Fujimoto et al.'s.) Where actions are choices, every mean over a is an
 expectation over them, and nothing is sampled. A policy over vectors is a squashed Gaussian, a = b · tanh(u / b).
@@ -62,7 +63,7 @@ def learn(
     problem, units = view(config, problem, buffer)
     state = sac_state.in_units(state, units.size)
     starts = replay.episode_starts(buffer) if config.dual_rate else None
-    limit = units.limit if unseen is None else units.limit - unseen / units.total
+    missed = 0.0 if unseen is None else unseen / units.total
     follow = None if total is None else critics.settling(config.target_rate, problem, total)
 
     def drawn(key: PRNGKeyArray) -> Draws:
@@ -73,7 +74,7 @@ def learn(
         return 1.0 if total is None else 1.0 - (1.0 - config.last_rate) * jnp.minimum(iteration / total, 1.0)
 
     def one(state: State, draws: Draws, rate: float | Array) -> tuple[State, Float[Array, " M"]]:
-        return iterate(config, problem, state, draws, limit, rate, follow)
+        return iterate(config, problem, state, draws, units.limit, rate, follow, missed)
 
     return paths.walk(state, iterations, units, paths.unaveraged(config.averaged, total), drawn, rate, one)
 

@@ -128,9 +128,11 @@ def iterate(
     limit: Float[Array, " M"],
     rate: float | Float[Array, ""] = 1.0,
     follow: float | None = None,
+    unseen: float | Float[Array, " M"] = 0.0,
 ) -> tuple[State, Float[Array, " M"]]:
     """One iteration on a minibatch, and the actor's cost by the critics; rates are multiplied by `rate`.
 
+    The multipliers see `unseen` cost on top of what the critics say; all costs are in the learner's units.
     The actor's gradient uses the critics just updated, the multipliers and the temperature the actor before its step.
     """
     batch, learned, m = draws.batch, state.learned, problem.constraints
@@ -174,7 +176,9 @@ def iterate(
     if draws.starts is not None:
         noise = None if draws.noise is None else draws.noise[_DUAL]
         cost = judge(config, learned, judges, draws.starts, jnp.zeros_like(batch.step), noise, m).values[1:]
-        multiplier = dual.update(config.rule, multiplier, cost - limit, rate * config.dual_rate)
+        excess = dual.relative_excess(cost + unseen, limit, jnp.zeros_like(limit))
+        unit = jnp.maximum(multiplier.integral, 1.0)
+        multiplier = dual.update(config.rule, multiplier, excess, rate * config.dual_rate, unit)
     after = dataclasses.replace(
         state,
         learned=Networks(critics=judges, actor=actor, bound=learned.bound),

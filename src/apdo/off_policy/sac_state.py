@@ -53,7 +53,7 @@ class Learner:
         1e-3, "step of the multipliers in one iteration; 0 leaves them to others", OURS, within=(0.0, inf)
     )
     rule: dual.Config = option(
-        dual.Pid(proportional=1.0, far=0.0, most=0.0), "what moves the multipliers", OURS, choices=dual.CHOICES
+        dual.Pid(proportional=1.0, far=0.0), "what moves the multipliers", OURS, choices=dual.CHOICES
     )
     initial_multiplier: float = option(0.0, "where the multipliers start, in the data's units", OURS, within=(0.0, inf))
     bound: float = option(2.0, "b: actions stay within ±b", OURS, above=0.0)
