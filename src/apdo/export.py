@@ -87,7 +87,7 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
         x = node("Sub", [x, "observation_mean"], "centred")
         x = node("Div", [x, "observation_std"], "scaled")
         clip = np.asarray(arrays["observation_clip"], dtype=np.float32)
-        extra |= {"clip_low": -clip, "clip_high": clip}
+        extra |= {"clip_low": np.asarray(-clip), "clip_high": clip}
         x = node("Clip", [x, "clip_low", "clip_high"], "normalised")
     squashed, between = kind == "squashed", "Relu" if str(arrays.get("activation", "")) == "relu" else "Tanh"
     x = _network(node, x, layers, between, bounded="bound" in arrays and not squashed)
