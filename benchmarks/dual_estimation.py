@@ -148,7 +148,7 @@ def collected(problem: str, batches: int, seeds: int) -> Data:
 
 def measure(row: Row, data: Data) -> dict[str, Any]:
     """What the row's learners come to, [seeds, members] or, where there are several constraints, [..., constraints]."""
-    from apdo.algorithms import dual_estimate
+    from apdo.off_policy import dual_estimate
 
     learner = dataclasses.replace(dual_estimate.DEPENDABLE, **row.learner)
     config = dual_estimate.Config(learner=learner, members=row.members, spread=row.spread, iterations=row.iterations)
@@ -159,10 +159,10 @@ def measure(row: Row, data: Data) -> dict[str, Any]:
         returns, costs = evaluated(members.learned, data)
     return {
         "optimum": data.optimum,
-        "multiplier": _plain(members.multiplier_mean, 4),
+        "multiplier": _plain(members.path.multiplier, 4),
         "low": _plain(found.low, 4),
         "high": _plain(found.high, 4),
-        "said": _plain(members.critic_cost, 4),
+        "said": _plain(members.path.latest_cost, 4),
         "return": np.asarray(returns, dtype=np.float64).round(3).tolist(),
         "cost": _plain(costs, 4),
         "seconds": round(seconds, 1),
@@ -183,7 +183,7 @@ def learned(config: Any, row: Row, data: Data) -> tuple[Any, Any, float]:
     import jax.numpy as jnp
     from jax import random
 
-    from apdo.algorithms import dual_estimate
+    from apdo.off_policy import dual_estimate
 
     problem = data.training.problem
     buffers = jax.tree.map(lambda leaf: leaf[: row.seeds], data.buffers)

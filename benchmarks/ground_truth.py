@@ -224,7 +224,7 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
     import jax.numpy as jnp
     from jax import random
 
-    from apdo.algorithms import dual_estimate
+    from apdo.off_policy import dual_estimate
 
     # APDO before it adjusts is PDO with a buffer.
     own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1, "check": False}

@@ -23,11 +23,13 @@ import jax.numpy as jnp
 from jax import random
 
 from apdo import loop, rollout
-from apdo.algorithms import on_policy, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import on_policy, pdo, primal_steps
 from apdo.core import replay
 from apdo.core.data import flatten
 from apdo.envs.environment import Environment
 from apdo.experiment import runner, settings
+from apdo.off_policy import ddpg
+from apdo.off_policy.units import empty_buffer
 
 
 def report(figure: str, value: float, unit: str, **facts) -> None:
@@ -102,11 +104,11 @@ def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) ->
 
 def off_policy_speed(training: loop.Training, learners: int, repetitions: int, iterations: int) -> None:
     """Primal-dual DDPG on a filled buffer, for several learners at once."""
-    config, problem = pd_ddpg.Learner(), training.problem
+    config, problem = ddpg.Learner(), training.problem
 
     def prepare(key):
         policy = pdo.init(pdo.Config(), problem, key).policy
-        buffer = pd_ddpg.empty_buffer(problem, 2 * problem.batch)
+        buffer = empty_buffer(problem, 2 * problem.batch)
         batch = rollout.collect(
             cast(Environment, training.environment),
             lambda memory, o, k: (policy(o).sample(k), memory),
@@ -115,11 +117,11 @@ def off_policy_speed(training: loop.Training, learners: int, repetitions: int, i
             steps=training.steps,
             environments=training.environments,
         )
-        return pd_ddpg.start(config, problem, key), replay.insert(buffer, flatten(batch))
+        return ddpg.start(config, problem, key), replay.insert(buffer, flatten(batch))
 
     keys = random.split(random.key(0), learners)
     learner, buffer = jax.jit(lambda keys: loop.over_seeds(training, prepare, (keys,)))(keys)
-    work = partial(pd_ddpg.learn, config, problem)
+    work = partial(ddpg.learn, config, problem)
     learn = jax.jit(lambda state, buffer, n: loop.over_seeds(training, work, (state, buffer), (n,)))
     count = jnp.asarray(iterations, dtype=jnp.int32)
     seconds, _ = timed(learn, learner, buffer, count, repetitions=repetitions)

@@ -11,10 +11,11 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo import loop
-from apdo.algorithms import pd_ddpg, primal_steps
+from apdo.algorithms import primal_steps
 from apdo.core import categorical, networks, replay
 from apdo.core.data import Transition, flatten
 from apdo.envs.environment import Outcome
+from apdo.off_policy.units import empty_buffer
 from apdo.problem import Problem
 
 
@@ -68,7 +69,7 @@ class Reach:
 def random_buffer(task, problem):
     """A buffer with ten episodes' worth of random steps in twenty environments."""
     batch = random_batch(random.key(1), task, 10, 20)
-    return replay.insert(pd_ddpg.empty_buffer(problem, 1000), flatten(batch))
+    return replay.insert(empty_buffer(problem, 1000), flatten(batch))
 
 
 def problem_of(task, batch, limits=None, *, normalise=False):

@@ -11,7 +11,7 @@ import pytest
 import apdo
 from apdo import cli, options
 from apdo.algorithms import apdo as apdo_algorithm
-from apdo.algorithms import pd_ddpg
+from apdo.off_policy import ddpg
 from command_line import call
 
 TINY = ["--epochs", "2", "--batch", "150", "--critic.passes", "1", "--policy.hidden", "8", "--critic.hidden", "8"]
@@ -136,7 +136,7 @@ def test_help_shows_the_defaults_that_are_in_force_and_who_chose_them(capsys):
     def source(name):
         return next(line for line in lines if line.startswith(f"    --{name} ")).split("; ")[-1].partition("]")[0]
 
-    assert config.off_policy.learner.minibatch != pd_ddpg.Learner().minibatch
+    assert config.off_policy.learner.minibatch != ddpg.Learner().minibatch
     assert source("off-policy.learner.minibatch") == "our choice"
     assert source("off-policy.learner.actor-hidden") == "the paper"
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from apdo import loop
-from apdo.algorithms import apdo, cpo, dual_estimate, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import apdo, cpo, pd_ddpg, pdo, primal_steps
 from apdo.core import critics, policies, trust_region
+from apdo.off_policy import ddpg, dual_estimate
 from problems import Reach, run, training_of
 
 SMALL = {"policy": policies.Config(hidden=(8,), bound=2.0), "critic": critics.Config(hidden=(8,), minibatches=2)}
-LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, bound=2.0, action_noise=0.25)
+LEARNER = ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, bound=2.0, action_noise=0.25)
 CONFIGS = {
     "pdo": (pdo, pdo.Config(primal=primal_steps.Trpo(damping=1e-2), **SMALL)),
     "cpo": (cpo, cpo.Config(search=trust_region.LineSearch(damping=1e-2), **SMALL)),

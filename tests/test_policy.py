@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from apdo import export
 from apdo.algorithms import scaled
-from apdo.core import categorical, deterministic, gaussian, networks, policies, statistics
+from apdo.core import categorical, deterministic, gaussian, networks, policies, squashed, statistics
 from apdo.errors import InvalidInput
 from apdo.policy import Policy
 
@@ -26,6 +26,9 @@ def network(kind):
         return gaussian.Policy(mean=layers, log_std=jnp.asarray([-1.0, 0.0, 0.5]))
     if kind == "bounded":
         return gaussian.Policy(mean=layers, log_std=jnp.asarray([-1.0, 0.0, 0.5]), bound=0.4)
+    if kind == "squashed":
+        wide = networks.mlp(jax.random.key(1), SIZE, (16, 8), 2 * ACTIONS, activation="relu")
+        return squashed.Policy(network=wide, bound=2.0)
     return categorical.Policy(logits=layers) if kind == "categorical" else deterministic.Policy(mean=layers)
 
 
@@ -59,7 +62,7 @@ def documented_reader():
     code = next(
         block for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.S) if "class Policy" in block
     )
-    assert len(code.strip().splitlines()) <= 40
+    assert len(code.strip().splitlines()) <= 48
     assert set(re.findall(r"^(?:import|from) (\w+)", code, re.M)) == {"numpy"}
     space = {}
     exec(code, space)
@@ -73,7 +76,7 @@ def observations():
 
 KINDS = [
     (kind, normalised)
-    for kind in ("gaussian", "bounded", "categorical", "deterministic")
+    for kind in ("gaussian", "bounded", "categorical", "deterministic", "squashed")
     for normalised in (False, True)
 ]
 

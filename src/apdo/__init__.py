@@ -154,9 +154,9 @@ def estimate_multipliers(
 ) -> "MultiplierEstimate":
     """The optimal multipliers λ* as far as logged data tell, with an interval, diagnostics and a verdict.
 
-    `source` is the folder of a run whose algorithm keeps a buffer (apdo, pd-ddpg; `run_seed` says of which of its
-    seeds), a file of logged transitions, or an `apdo.datasets.Dataset`. Options have the names of `apdo dual`, with "_"
-    for "-" and "__" for ".": `limits=0.2, members=8, iterations=30_000, seed=0, learner__cloning=0.05`.
+    `source` is the folder of a run whose algorithm keeps a buffer (apdo, pd-ddpg, sac-lag; `run_seed` says of which of
+    its seeds), a file of logged transitions, or an `apdo.datasets.Dataset`. Options have the names of `apdo dual`, with
+    "_" for "-" and "__" for ".": `limits=0.2, members=8, iterations=30_000, seed=0, learner__cloning=0.05`.
 
     Where the data cannot support an answer, `result.supported` is false and `result.unsupported` says why.
     """

@@ -228,7 +228,7 @@ DUAL_USAGE = """\
 apdo dual RUN_OR_FILE [options]
 
   Estimates the optimal multipliers, what one more unit of each limit is worth in return, from logged transitions alone:
-  the buffer in a run's newest checkpoint (apdo, pd-ddpg), or a .npz or .parquet file of your own, of which
+  the buffer in a run's newest checkpoint (apdo, pd-ddpg, sac-lag), or a .npz or .parquet file of your own, of which
   docs/dual-estimation.md says what is in it. Prints the estimate, a 90 % interval, and checks: critics against logged
   episodes, the learners against each other, actors against logged actions. Where the data cannot support an answer it
   says "unsupported", and why; the exit status is 0 then too.

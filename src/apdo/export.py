@@ -3,10 +3,13 @@
 Both are written from the same named arrays (docs/policies.md has the numpy-only reader of the first):
 
     format                      1
-    kind                        gaussian, categorical or deterministic
+    kind                        gaussian, categorical, deterministic or squashed
     weight_0, bias_0, ...       affine layers, tanh between them
+    activation                  relu, if that stands between them instead
     bound                       if the last layer's outputs are kept within ±bound by a tanh
     log_std                     of a Gaussian
+                                (squashed: the last layer has 2 A outputs, (m, e); u ~ N(m, 0.9 exp(e)), with
+                                log(0.9) + e kept within -5 and 1, and the action is bound · tanh(u))
     observation_mean, observation_std, observation_clip        if observations are normalised first
     action_shift, action_scale, action_low, action_high        if actions are mapped and clipped last
 """
@@ -59,7 +62,7 @@ def save_onnx(arrays: Arrays, path: Path) -> None:
 def onnx_model(arrays: Arrays) -> "ModelProto":
     """`observation` [B, O] to `action`, the mode, and to the distribution's parameters.
 
-    Those are `mean` and `std` of a Gaussian (before actions are mapped), or the `probabilities` of choices.
+    Those are `mean` and `std` of a Gaussian (before actions are squashed or mapped), or `probabilities` of choices.
     """
     try:
         import onnx
@@ -84,11 +87,15 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
         x = node("Sub", [x, "observation_mean"], "centred")
         x = node("Div", [x, "observation_std"], "scaled")
         clip = np.asarray(arrays["observation_clip"], dtype=np.float32)
-        extra |= {"clip_low": -clip, "clip_high": clip}
+        extra |= {"clip_low": np.asarray(-clip), "clip_high": clip}
         x = node("Clip", [x, "clip_low", "clip_high"], "normalised")
-    x = _network(node, x, layers, bounded="bound" in arrays)
-    actions = arrays[f"bias_{layers - 1}"].shape[0]
+    squashed, between = kind == "squashed", "Relu" if str(arrays.get("activation", "")) == "relu" else "Tanh"
+    x = _network(node, x, layers, between, bounded="bound" in arrays and not squashed)
+    actions = arrays[f"bias_{layers - 1}"].shape[0] // (2 if squashed else 1)
     outputs = {"action": (TensorProto.FLOAT, ["batch", actions])}
+    if squashed:
+        x = _squashed(node, x, actions, extra)
+        outputs |= dict.fromkeys(("mean", "std"), (TensorProto.FLOAT, ["batch", actions]))
     if kind == "categorical":
         node("Softmax", [x], "probabilities", axis=-1)
         node("ArgMax", [x], "action", axis=-1, keepdims=0)
@@ -102,11 +109,10 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
             mode = node("Min", [mode, "action_high"], "lowered")
         node("Identity", [mode], "action")
         if kind == "gaussian":
-            extra["std_row"] = np.exp(arrays["log_std"])[None].astype(np.float32)
+            extra |= {"std_row": np.exp(arrays["log_std"])[None].astype(np.float32), "nothing": np.zeros(1, np.float32)}
             node("Identity", [x], "mean")
             node("Mul", [x, "nothing"], "zeros")
             node("Add", ["zeros", "std_row"], "std")
-            extra["nothing"] = np.zeros(1, dtype=np.float32)
             outputs |= dict.fromkeys(("mean", "std"), (TensorProto.FLOAT, ["batch", actions]))
     constants = {name: np.asarray(arrays[name], dtype=np.float32) for name in sorted(used)} | extra
     graph = helper.make_graph(
@@ -121,13 +127,27 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
     return model
 
 
-def _network(node: Callable[[str, list[str], str], str], x: str, layers: int, *, bounded: bool) -> str:
+def _squashed(
+    node: Callable[[str, list[str], str], str], x: str, actions: int, constants: dict[str, np.ndarray]
+) -> str:
+    """The nodes of a squashed Gaussian, from the network's output to the action in its middle."""
+    constants |= {f"edge_{i}": np.full(1, i * actions, np.int64) for i in range(3)} | {"axis": np.ones(1, np.int64)}
+    limits = {"log_std_first": np.log(0.9), "log_std_least": -5.0, "log_std_most": 1.0}
+    constants |= {name: np.asarray(value, np.float32) for name, value in limits.items()}
+    wide = node("Slice", [x, "edge_1", "edge_2", "axis"], "wide")
+    log_std = node("Clip", [node("Add", [wide, "log_std_first"], "free"), "log_std_least", "log_std_most"], "log_std_")
+    node("Exp", [log_std], "std")
+    middle = node("Slice", [x, "edge_0", "edge_1", "axis"], "mean")
+    return node("Mul", [node("Tanh", [middle], "squashed"), "bound"], "bounded")
+
+
+def _network(node: Callable[[str, list[str], str], str], x: str, layers: int, between: str, *, bounded: bool) -> str:
     """The nodes of the layers, from the input's name to the output's."""
     for i in range(layers):
         x = node("MatMul", [x, f"weight_{i}"], f"product_{i}")
         x = node("Add", [x, f"bias_{i}"], f"sum_{i}")
         if i < layers - 1:
-            x = node("Tanh", [x], f"hidden_{i}")
+            x = node(between, [x], f"hidden_{i}")
     if bounded:
         x = node("Div", [x, "bound"], "shrunk")
         x = node("Tanh", [x], "squashed")

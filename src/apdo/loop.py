@@ -283,6 +283,11 @@ class Adjuster:
         """The learners after so many iterations more."""
         return self._work(state.algorithm, learner, jnp.asarray(iterations, dtype=jnp.int32))
 
+    def shown(self, learner: PyTree) -> Array:
+        """The learners' multipliers so far, [S, ..., M]."""
+        assert self.adjustment is not None
+        return self.adjustment.shown(learner)
+
     def finish(self, state: State, learner: PyTree, supported: Bool[Array, " S"]) -> tuple[State, PyTree]:
         """The state, adjusted where the data support that, and the estimates that it was adjusted to."""
         algorithm, found = self._finish(state.algorithm, learner, supported)

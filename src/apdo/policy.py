@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from apdo import export
-from apdo.core import categorical, deterministic, gaussian
+from apdo.core import categorical, deterministic, gaussian, squashed
 from apdo.errors import InvalidInput
 
 
@@ -103,6 +103,8 @@ class Policy:
     def distribution(self, observation: ArrayLike) -> dict[str, np.ndarray]:
         """What the action is drawn from: `mean` and `std`, or `probabilities`, or the `action` itself.
 
+        Of a squashed Gaussian they are those before the tanh, in units of its bound.
+
         For one observation or a batch. Where actions are mapped to an environment's own range after they are drawn,
         these are the parameters before that.
         """
@@ -110,7 +112,7 @@ class Policy:
         found = jax.vmap(self.network)(jnp.asarray(batch))
         while isinstance(found, Mapped):
             found = found.inner
-        if isinstance(found, gaussian.Gaussian):
+        if isinstance(found, gaussian.Gaussian | squashed.Squashed):
             named = {"mean": found.mean, "std": jnp.exp(found.log_std)}
         elif isinstance(found, categorical.Categorical):
             named = {"probabilities": jax.nn.softmax(found.logits, axis=-1)}
@@ -133,12 +135,16 @@ class Policy:
             kind, layers, own = "categorical", network.logits, {}
         elif isinstance(network, deterministic.Policy):
             kind, layers, own = "deterministic", network.mean, {}
+        elif isinstance(network, squashed.Policy):
+            kind, layers, own = "squashed", network.network, {}
         else:
             raise InvalidInput(f"a policy of kind {type(network).__name__} cannot be exported.")
         named = {"format": np.asarray(export.FORMAT), "kind": np.asarray(kind)}
         for i, (weight, bias) in enumerate(zip(layers.weights, layers.biases, strict=True)):
             named |= {f"weight_{i}": np.asarray(weight), f"bias_{i}": np.asarray(bias)}
-        if isinstance(network, gaussian.Policy | deterministic.Policy) and network.bound:
+        if layers.activation != "tanh":
+            own["activation"] = np.asarray(layers.activation)
+        if isinstance(network, gaussian.Policy | deterministic.Policy | squashed.Policy) and network.bound:
             own["bound"] = np.asarray(network.bound, dtype=np.float32)
         return named | own | around
 

@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 from apdo import loop
-from apdo.algorithms import apdo, dual_estimate, k_adj, pd_ddpg, pdo
+from apdo.algorithms import apdo, k_adj, pdo
 from apdo.algorithms.trial import Trial
 from apdo.core import critics, dual, policies, replay
 from apdo.core.data import flatten
 from apdo.errors import InvalidInput
 from apdo.objective import Measurement
+from apdo.off_policy import ddpg, dual_estimate
+from apdo.off_policy.units import empty_buffer, view
 from problems import Reach, adjuster_of, advance_of, problem_of, random_batch, run, training_of
 
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,), minibatches=2)}
 K_ADJ = 2
-LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
+LEARNER = ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, initial_multiplier=4.0)
 OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=3, iterations=150)
 OWN: dict[str, Any] = {"rule": dual.Ascent(), "units": "own", "dual_step": 0.1, "margin": 0.0}
 """The paper's dual step."""
@@ -101,7 +103,7 @@ def finish(finished, *supported):
 
 def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers_which_are_the_unit_from_then_on(finished):
     _, _, learner = finished
-    members = np.asarray(learner.multiplier_mean)
+    members = np.asarray(learner.path.multiplier)
     assert members.shape == (2, 3, 2)
     assert np.all(members.std(axis=1) > 0)
     middle = np.median(members, axis=1)
@@ -118,7 +120,7 @@ def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers_which_are_the
 
 def test_an_adjustment_that_the_data_do_not_support_changes_nothing_but_of_the_seeds_that_they_do(finished):
     state, adjuster, learner = finished
-    estimate = np.median(np.asarray(learner.multiplier_mean), axis=1)
+    estimate = np.median(np.asarray(learner.path.multiplier), axis=1)
     assert adjuster.open(state)
     after, found = finish(finished, False, True)
     assert_same([leaf[0] for leaf in leaves(after.algorithm)], [leaf[0] for leaf in leaves(state.algorithm)])
@@ -412,8 +414,8 @@ def test_an_interval_is_narrow_against_the_largest_multiplier_in_units_that_can_
     problem = problem_of(task, 200)
     batch = random_batch(jax.random.key(1), task, 10, 20)
     batch = dataclasses.replace(batch, cost=batch.cost * jnp.asarray([[[1.0, 3.0]]]))
-    buffer = replay.insert(pd_ddpg.empty_buffer(problem, 200), flatten(batch))
-    _, units = pd_ddpg.view(config.off_policy.learner, problem, buffer)
+    buffer = replay.insert(empty_buffer(problem, 200), flatten(batch))
+    _, units = view(config.off_policy.learner, problem, buffer)
     assert abs(units.price[0] / units.price[1] - 1.0) > 0.2, "the units must differ for a mix-up to show"
     for widths, narrow in (((0.5, 0.5), True), ((0.5, 0.7), False), ((0.7, 0.5), False)):
         multiplier, width = jnp.asarray([0.0, 2.0]) * units.price, jnp.asarray(widths) * units.price

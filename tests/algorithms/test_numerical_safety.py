@@ -15,7 +15,6 @@ from apdo.algorithms import (
     cpo,
     crpo,
     cup,
-    dual_estimate,
     focops,
     ipo,
     p3o,
@@ -26,10 +25,11 @@ from apdo.algorithms import (
     trpo,
 )
 from apdo.core import critics, policies
+from apdo.off_policy import ddpg, dual_estimate
 from problems import Reach, problem_of, random_batch
 
 SMALL = {"policy": policies.Config(hidden=(4,)), "critic": critics.Config(hidden=(4,), passes=2, minibatches=2)}
-LEARNER = pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
+LEARNER = ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
 PPO, PASSES = primal_steps.Ppo(passes=2, minibatches=2), primal_steps.Passes(passes=2, minibatches=2)
 ACTOR = dual_estimate.Config(learner=dataclasses.replace(LEARNER, bound=2.0, action_noise=0.25))
 TRYING: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(4,), bound=2.0)}

@@ -13,6 +13,7 @@ from jax import random
 from apdo.algorithms import cpo, on_policy, pd_ddpg, pdo, primal_steps, trpo
 from apdo.core import critics, policies, trust_region
 from apdo.core.statistics import Statistics
+from apdo.off_policy import ddpg
 from problems import Reach, problem_of, random_batch
 
 TASK = Reach(costs=2)
@@ -20,7 +21,7 @@ PROBLEM = problem_of(TASK, 200, (1.0, 2.0), normalise=True)
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,), output_scale=1.0)}
 SMALL |= {"critic": critics.Config(hidden=(8,), minibatches=2)}
 STILL = primal_steps.LikelihoodRatio(rate=1e-30)
-LEARNER = pd_ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=8, actor_rate=1e-30)
+LEARNER = ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=8, actor_rate=1e-30)
 IDLE: dict[str, Any] = {
     "trpo": (trpo, trpo.Config(primal=STILL, **SMALL)),
     "pdo": (pdo, pdo.Config(primal=STILL, **SMALL)),

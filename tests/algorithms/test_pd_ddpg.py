@@ -16,16 +16,19 @@ from apdo.core import dual, replay
 from apdo.core.data import flatten
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
+from apdo.off_policy import ddpg, ddpg_iteration
+from apdo.off_policy.critics import Critics
+from apdo.off_policy.units import empty_buffer, view
 from problems import Reach, problem_of, random_batch, random_buffer
 
 TASK = Reach(costs=2)
 PROBLEM = problem_of(TASK, 200, (0.3, 0.4))
-CONFIG = pd_ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16)
+CONFIG = ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16)
 
 
 @pytest.fixture(scope="module")
 def learner():
-    return pd_ddpg.start(CONFIG, PROBLEM, random.key(0))
+    return ddpg.start(CONFIG, PROBLEM, random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def minibatch(buffer):
 
 def plain(minibatch):
     """What the appendix's learner draws: a minibatch and nothing else."""
-    return pd_ddpg.Draws(batch=minibatch, starts=None, noise=None)
+    return ddpg_iteration.Draws(batch=minibatch, starts=None, noise=None)
 
 
 def network(mlp, x):
@@ -51,11 +54,17 @@ def network(mlp, x):
 
 def critics_by_hand(networks, s, a):
     x = np.concatenate([s, a], axis=-1)
-    return np.stack([network(jax.tree.map(lambda leaf, k=k: leaf[k], networks.critics), x)[:, 0] for k in range(3)])
+    return np.stack(
+        [network(jax.tree.map(lambda leaf, k=k: leaf[k], networks.critics.stack), x)[:, 0] for k in range(3)]
+    )
+
+
+def with_critics(stack, actor):
+    return ddpg.Networks(Critics(stack, discrete=False), actor)
 
 
 def test_targets_bootstrap_except_where_the_episode_terminated(learner, minibatch):
-    target = np.asarray(pd_ddpg.targets(PROBLEM, learner.target, plain(minibatch)))
+    target = np.asarray(ddpg_iteration.targets(PROBLEM, learner.target, plain(minibatch)))
     s, done = np.asarray(minibatch.next_observation), np.asarray(minibatch.terminated)
     after = critics_by_hand(learner.target, s, network(learner.target.actor, s))
     now = np.concatenate([np.asarray(minibatch.reward)[None], np.asarray(minibatch.cost).T])
@@ -67,43 +76,36 @@ def test_targets_bootstrap_except_where_the_episode_terminated(learner, minibatc
 
 def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorithm_2_says(learner, minibatch):
     multiplier = jnp.asarray([0.5, 2.0])
-    state = pd_ddpg.LearnerState(**{**vars(learner), "multiplier": dual.start(dual.Ascent(), multiplier)})
-    after, cost = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))(
+    state = ddpg.LearnerState(**{**vars(learner), "multiplier": dual.start(dual.Ascent(), multiplier)})
+    after, cost = jax.jit(ddpg_iteration.iterate, static_argnums=(0, 1))(
         CONFIG, PROBLEM, state, plain(minibatch), PROBLEM.limit
     )
     s, a = minibatch.observation, minibatch.action
-    y = pd_ddpg.targets(PROBLEM, state.target, plain(minibatch))
-
-    def with_critics(critics):
-        return pd_ddpg.Networks(critics, state.learned.actor, discrete=False)
+    y = ddpg_iteration.targets(PROBLEM, state.target, plain(minibatch))
 
     def critic_loss(critics):
         return jnp.sum(
             jnp.mean(
-                (y - with_critics(critics).q(s, a, minibatch.step)) ** 2,
+                (y - with_critics(critics, state.learned.actor).q(s, a, minibatch.step)) ** 2,
                 axis=1,
             )
         )
 
     adam: Any = optax.adam(1e-3)
     apply_updates: Any = optax.apply_updates
-    update, _ = adam.update(jax.grad(critic_loss)(state.learned.critics), adam.init(state.learned.critics))
-    critics = apply_updates(state.learned.critics, update)
+    update, _ = adam.update(jax.grad(critic_loss)(state.learned.critics.stack), adam.init(state.learned.critics.stack))
+    critics = apply_updates(state.learned.critics.stack, update)
 
     def lagrangian(actor):
-        q = pd_ddpg.Networks(critics, actor, discrete=False).q(
-            s, pd_ddpg.Networks(critics, actor, discrete=False).mu(s), minibatch.step
-        )
+        q = with_critics(critics, actor).q(s, with_critics(critics, actor).mu(s), minibatch.step)
         return jnp.mean(q[0] - 0.5 * q[1] - 2.0 * q[2])
 
     ascent = jax.tree.map(jnp.negative, jax.grad(lagrangian)(state.learned.actor))
     update, _ = adam.update(ascent, adam.init(state.learned.actor))
     actor = apply_updates(state.learned.actor, update)
-    for ours, theirs in zip(
-        jax.tree.leaves(after.learned), jax.tree.leaves(pd_ddpg.Networks(critics, actor, discrete=False)), strict=True
-    ):
+    for ours, theirs in zip(jax.tree.leaves(after.learned), jax.tree.leaves(with_critics(critics, actor)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-    judged = pd_ddpg.Networks(critics, state.learned.actor, discrete=False)
+    judged = with_critics(critics, state.learned.actor)
     expected_cost = np.asarray(judged.q(s, judged.mu(s), minibatch.step))[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected_cost, rtol=1e-4, atol=1e-6)
     expected = np.maximum(np.asarray(multiplier) + 0.01 * (expected_cost - np.array([0.3, 0.4])), 0.0)
@@ -116,12 +118,12 @@ def test_one_iteration_updates_critics_actor_multipliers_and_targets_as_algorith
 
 def test_the_off_policy_multiplier_is_the_mean_of_the_path(learner, buffer):
     """Over a count that the block size does not divide, in one call and in pieces."""
-    learn = jax.jit(pd_ddpg.learn, static_argnums=(0, 1))
+    learn = jax.jit(ddpg.learn, static_argnums=(0, 1))
     state, path = learner, []
     for _ in range(250):
         state = learn(CONFIG, PROBLEM, state, buffer, jnp.asarray(1))
         path.append(np.asarray(state.multiplier.value))
-    np.testing.assert_allclose(state.multiplier_mean, np.mean(path, axis=0), rtol=1e-4)
+    np.testing.assert_allclose(state.path.multiplier, np.mean(path, axis=0), rtol=1e-4)
     assert np.std(path, axis=0).max() > 0.01
     assert int(state.iteration) == 250
     whole = learn(CONFIG, PROBLEM, learner, buffer, jnp.asarray(200))
@@ -133,16 +135,16 @@ def test_the_off_policy_multiplier_is_the_mean_of_the_path(learner, buffer):
 
 def test_the_dual_gradient_can_be_taken_at_episode_starts_only(learner, buffer):
     """With a cost critic that tells the start of an episode by its observation, the two choices must differ."""
-    config = pd_ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16, dual_states="starts")
+    config = ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16, dual_states="starts")
     rows, count = replay.episode_starts(buffer)
     starts = replay.take(buffer, rows[: int(count)])
     assert np.all(np.asarray(starts.step) == 0)
     dual_states = starts.observation[:16]
     minibatch = replay.sample(buffer, random.key(3), (16,))
-    iterate = jax.jit(pd_ddpg.iterate, static_argnums=(0, 1))
-    _, cost = iterate(config, PROBLEM, learner, pd_ddpg.Draws(minibatch, dual_states, None), PROBLEM.limit)
+    iterate = jax.jit(ddpg_iteration.iterate, static_argnums=(0, 1))
+    _, cost = iterate(config, PROBLEM, learner, ddpg_iteration.Draws(minibatch, dual_states, None), PROBLEM.limit)
     after, _ = iterate(CONFIG, PROBLEM, learner, plain(minibatch), PROBLEM.limit)
-    judged = pd_ddpg.Networks(after.learned.critics, learner.learned.actor, discrete=False)
+    judged = ddpg.Networks(after.learned.critics, learner.learned.actor)
     expected = judged.q(dual_states, judged.mu(dual_states), minibatch.step)[1:].mean(axis=1)
     np.testing.assert_allclose(cost, expected, rtol=1e-4, atol=1e-6)
 
@@ -150,9 +152,9 @@ def test_the_dual_gradient_can_be_taken_at_episode_starts_only(learner, buffer):
 def test_a_slack_constraint_ends_at_a_multiplier_of_zero_and_a_violated_one_rises(buffer):
     """Costs are positive: a limit far above them is slack, one below them cannot be met."""
     problem = problem_of(TASK, 200, (100.0, -1.0))
-    config = pd_ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16, initial_multiplier=1.0)
-    state = pd_ddpg.start(config, problem, random.key(0))
-    state = jax.jit(pd_ddpg.learn, static_argnums=(0, 1))(config, problem, state, buffer, jnp.asarray(300))
+    config = ddpg.Learner(critic_hidden=(8, 8), actor_hidden=(8,), minibatch=16, initial_multiplier=1.0)
+    state = ddpg.start(config, problem, random.key(0))
+    state = jax.jit(ddpg.learn, static_argnums=(0, 1))(config, problem, state, buffer, jnp.asarray(300))
     assert float(state.multiplier.value[0]) == 0.0
     assert float(state.multiplier.value[1]) > 2.0
 
@@ -162,7 +164,7 @@ def test_with_an_environment_it_explores_around_its_actor_and_learns_a_simple_ta
     from problems import run, training_of
 
     config = pd_ddpg.Config(
-        learner=pd_ddpg.Learner(critic_hidden=(32, 32), actor_hidden=(16,), minibatch=64, target_rate=0.01),
+        learner=ddpg.Learner(critic_hidden=(32, 32), actor_hidden=(16,), minibatch=64, target_rate=0.01),
         replay_capacity=20_000,
         updates=2.0,
     )
@@ -187,7 +189,7 @@ def test_a_total_over_truncated_episodes_is_learned_as_the_discounted_cost_of_th
     """With a cost of 1 in every step, the total of T steps meets a limit of T exactly where the discounted one does."""
     total = dataclasses.replace(TOTAL, discount=0.9, horizon=15, limits=(15.0, 3.0))
     config = dataclasses.replace(CONFIG, units=units)
-    seen, own = pd_ddpg.view(config, total, buffer)
+    seen, own = view(config, total, buffer)
     assert seen == objective.stationary(total)
     assert seen.cost_discount == 0.9
     np.testing.assert_allclose(own.limit[0] * own.cost[0], sum(0.9**t for t in range(15)), rtol=1e-5)
@@ -197,7 +199,7 @@ def test_a_total_over_truncated_episodes_is_learned_as_the_discounted_cost_of_th
         dataclasses.replace(total, truncates=False),
         dataclasses.replace(total, discount=1.0),
     ):
-        found, units_of = pd_ddpg.view(config, same, buffer)
+        found, units_of = view(config, same, buffer)
         assert found == same
         assert units_of.share == 1.0
 
@@ -209,11 +211,11 @@ def test_the_critics_of_a_total_settle_at_what_an_episode_costs():
     batch = dataclasses.replace(
         batch, cost=jnp.ones_like(batch.cost), terminated=jnp.zeros_like(batch.terminated), reward=0 * batch.reward
     )
-    held = replay.insert(pd_ddpg.empty_buffer(total, 1000), flatten(batch))
+    held = replay.insert(empty_buffer(total, 1000), flatten(batch))
     config = dataclasses.replace(CONFIG, target_rate=0.05, actor_rate=1e-9)
-    learner = pd_ddpg.start(config, total, random.key(0))
+    learner = ddpg.start(config, total, random.key(0))
     costs = [
-        np.asarray((learner := pd_ddpg.learn(config, total, learner, held, jnp.asarray(n))).critic_cost)
+        np.asarray((learner := ddpg.learn(config, total, learner, held, jnp.asarray(n))).path.latest_cost)
         for n in (3000, 1000)
     ]
     np.testing.assert_allclose(costs, 30.0, rtol=0.1)
@@ -224,20 +226,20 @@ def test_targets_follow_fast_enough_for_values_to_come_to_rest_in_the_iterations
     config = dataclasses.replace(CONFIG, units="data", target_rate=0.01)
     total = dataclasses.replace(PROBLEM, cost_discount=1.0, truncates=False, horizon=100)
     discounted = dataclasses.replace(total, discount=0.9, cost_discount=0.5)
-    assert pd_ddpg.following(config, total, 20_000) == pytest.approx(5.0 * 100 / 20_000)
-    assert pd_ddpg.following(config, total, 10**6) == 0.01
-    assert pd_ddpg.following(config, total, 10) == 1.0
-    assert pd_ddpg.following(config, discounted, 2_000) == pytest.approx(5.0 * 10.0 / 2_000, rel=1e-3)
+    assert ddpg.following(config, total, 20_000) == pytest.approx(5.0 * 100 / 20_000)
+    assert ddpg.following(config, total, 10**6) == 0.01
+    assert ddpg.following(config, total, 10) == 1.0
+    assert ddpg.following(config, discounted, 2_000) == pytest.approx(5.0 * 10.0 / 2_000, rel=1e-3)
     for appendix, iterations in ((CONFIG, 20), (config, None)):
-        assert pd_ddpg.following(appendix, total, iterations) == appendix.target_rate
+        assert ddpg.following(appendix, total, iterations) == appendix.target_rate
 
 
 def test_learners_of_few_iterations_have_their_targets_follow_faster(buffer):
     """With targets that take all of what is learned at once, both are the same networks."""
     config = dataclasses.replace(CONFIG, units="data", target_rate=0.001)
-    learner = pd_ddpg.start(config, PROBLEM, random.key(0))
+    learner = ddpg.start(config, PROBLEM, random.key(0))
     for total, at_once in ((10, True), (10**6, False)):
-        after = pd_ddpg.learn(config, PROBLEM, learner, buffer, jnp.asarray(5), total)
+        after = ddpg.learn(config, PROBLEM, learner, buffer, jnp.asarray(5), total)
         pairs = zip(jax.tree.leaves(after.learned), jax.tree.leaves(after.target), strict=True)
         assert all(np.allclose(ours, theirs, atol=1e-7) for ours, theirs in pairs) == at_once
 
@@ -246,8 +248,9 @@ def test_learners_of_few_iterations_have_their_targets_follow_faster(buffer):
 def test_an_actor_as_a_policy_is_the_actor_with_the_noise_that_it_was_trained_under(discrete):
     problem = dataclasses.replace(PROBLEM, discrete_actions=discrete, action_size=3)
     config = dataclasses.replace(CONFIG, action_noise=0.4, bound=2.0)
-    learned = pd_ddpg.start(config, problem, random.key(0)).learned
-    policy, s = pd_ddpg.as_policy(config, learned), random.normal(random.key(1), (1, 2))
+    state = ddpg.start(config, problem, random.key(0))
+    learned = state.learned
+    policy, s = ddpg.policy(config, state), random.normal(random.key(1), (1, 2))
     draws = jax.vmap(lambda k: policy(s[0]).sample(k))(random.split(random.key(2), 4000))
     np.testing.assert_allclose(draws.mean(axis=0), learned.mu(s)[0], atol=0.03)
     if not discrete:
@@ -272,8 +275,8 @@ def test_on_normalised_observations_the_buffer_keeps_raw_ones_and_networks_see_t
         observation=statistics.normalise(batch.observation),
         next_observation=statistics.normalise(batch.next_observation),
     )
-    buffer = replay.insert(pd_ddpg.empty_buffer(problem, 1000), flatten(seen))
-    twin = pd_ddpg.learn(CONFIG, problem, state.learner, buffer, jnp.asarray(100))
+    buffer = replay.insert(empty_buffer(problem, 1000), flatten(seen))
+    twin = ddpg.learn(CONFIG, problem, state.learner, buffer, jnp.asarray(100))
     for ours, theirs in zip(jax.tree.leaves(after.learner.learned), jax.tree.leaves(twin.learned), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 

@@ -11,11 +11,13 @@ from apdo.algorithms import pd_ddpg
 from apdo.core import dual, replay
 from apdo.core.data import flatten
 from apdo.envs.tabular import TwoState
+from apdo.off_policy import ddpg
+from apdo.off_policy.units import empty_buffer
 from problems import problem_of
 
 TASK = TwoState()
 START = jnp.zeros(2, dtype=jnp.int32)
-CONFIG = pd_ddpg.Learner(
+CONFIG = ddpg.Learner(
     critic_hidden=(16,),
     actor_hidden=(16,),
     critic_rate=3e-3,
@@ -39,11 +41,11 @@ def buffer(problem):
         return jax.nn.one_hot(random.randint(key, (), 0, 2), 2), memory
 
     batch = rollout.collect(TASK, act, (), random.key(0), steps=60, environments=50)
-    return replay.insert(pd_ddpg.empty_buffer(problem, 3000), flatten(batch))
+    return replay.insert(empty_buffer(problem, 3000), flatten(batch))
 
 
 def test_a_critic_has_a_value_for_each_choice_and_averages_them_by_probability(problem):
-    learned = pd_ddpg.start(CONFIG, problem, random.key(0)).learned
+    learned = ddpg.start(CONFIG, problem, random.key(0)).learned
     s = jnp.eye(2)
     choices = [learned.q(s, jnp.tile(jnp.eye(2)[a], (2, 1)), START) for a in range(2)]
     mixed = learned.q(s, jnp.asarray([[0.25, 0.75], [1.0, 0.0]]), START)
@@ -55,12 +57,12 @@ def test_a_critic_has_a_value_for_each_choice_and_averages_them_by_probability(p
 @pytest.mark.parametrize("multiplier", [0.05, 0.8])
 def test_at_a_given_price_actor_and_critics_become_those_of_the_exact_solution(problem, buffer, multiplier):
     """Below λ* = 0.29 the machine works while hot, above it rests; the critics' cost of that is the exact one."""
-    learner = pd_ddpg.start(CONFIG, problem, random.key(1))
-    held = pd_ddpg.LearnerState(**{**vars(learner), "multiplier": dual.start(CONFIG.rule, jnp.asarray([multiplier]))})
-    after = jax.jit(lambda s: pd_ddpg.learn(CONFIG, problem, s, buffer, jnp.asarray(4000)))(held)
+    learner = ddpg.start(CONFIG, problem, random.key(1))
+    held = ddpg.LearnerState(**{**vars(learner), "multiplier": dual.start(CONFIG.rule, jnp.asarray([multiplier]))})
+    after = jax.jit(lambda s: ddpg.learn(CONFIG, problem, s, buffer, jnp.asarray(4000)))(held)
     truth = exact.lagrangian(TASK.model(), [multiplier])
     np.testing.assert_allclose(after.learned.mu(jnp.eye(2)), truth.policy, atol=0.1)
-    assert float(after.critic_cost[0]) == pytest.approx(truth.costs[0], abs=0.4)
+    assert float(after.path.latest_cost[0]) == pytest.approx(truth.costs[0], abs=0.4)
     reward = after.learned.q(jnp.eye(2), after.learned.mu(jnp.eye(2)), START)[0]
     assert float(reward[0]) == pytest.approx(truth.gain, rel=0.06)
     assert float(after.multiplier.value[0]) == pytest.approx(multiplier, rel=1e-3)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.algorithms import apdo, dual_estimate, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import apdo, pd_ddpg, pdo, primal_steps
 from apdo.algorithms.scaled import ActionMeaning, Scaled
 from apdo.core import critics, policies
+from apdo.off_policy import ddpg, dual_estimate
 from apdo.problem import Problem
 
 SMALL = {
@@ -71,7 +72,7 @@ def test_an_exported_policy_is_told_what_actions_mean():
 
 
 def test_an_adjustment_is_the_inner_algorithms_own(batch):
-    learner = pd_ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
+    learner = ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
     off_policy = dual_estimate.Config(learner=learner, members=2, iterations=100)
     config = apdo.Config(k_adj=0, adjust="dual", off_policy=off_policy, **SMALL)
     algorithm, key = Scaled(apdo, MEANING), jax.random.key(0)

@@ -46,45 +46,45 @@ def episodes_that_cost(*costs):
     )
 
 
-def corrected(limits, costs, reserve=0.0, on=True):
-    """What is left unused of the limits after a trial with these costs, and whether that was beyond them."""
+def corrected(limits, costs, unseen=0.0, on=True):
+    """What critics are known to miss after a trial with these costs, and whether that was beyond them."""
     problem = problem_with(*limits)
     state = pdo.init(CONFIG, problem, random.key(0))
     trial = dataclasses.replace(Trial.none(state, problem), on=jnp.asarray(on))
-    reserve = jnp.full(len(limits), reserve)
-    reserve, beyond = trial.corrected(problem, reserve, episodes_that_cost(*costs))
-    return np.asarray(reserve), bool(beyond)
+    unseen = jnp.full(len(limits), unseen)
+    unseen, beyond = trial.corrected(problem, unseen, episodes_that_cost(*costs))
+    return np.asarray(unseen), bool(beyond)
 
 
 def test_an_actor_that_cost_twice_the_limit_is_followed_by_one_that_aims_at_half_of_it():
-    reserve, beyond = corrected((3.0, 5.0), (6.0, 4.0))
-    np.testing.assert_allclose(reserve, [1.5, 0.0], rtol=1e-6)
+    unseen, beyond = corrected((3.0, 5.0), (6.0, 4.0))
+    np.testing.assert_allclose(unseen, [1.5, 0.0], rtol=1e-6)
     assert beyond
 
 
 def test_critics_that_see_a_third_of_the_cost_are_corrected_until_it_is_at_its_limit():
-    limit, reserve = 2.0, 0.0
+    limit, unseen = 2.0, 0.0
     for _ in range(3):
-        reserve = float(corrected((limit,), (3.0 * (limit - reserve),), reserve)[0][0])
-    np.testing.assert_allclose(3.0 * (limit - reserve), limit, rtol=1e-5)
+        unseen = float(corrected((limit,), (3.0 * (limit - unseen),), unseen)[0][0])
+    np.testing.assert_allclose(3.0 * (limit - unseen), limit, rtol=1e-5)
 
 
 def test_an_actor_within_the_limits_corrects_nothing():
-    reserve, beyond = corrected((3.0,), (3.1,))
-    assert reserve == [0.0]
+    unseen, beyond = corrected((3.0,), (3.1,))
+    assert unseen == [0.0]
     assert not beyond
 
 
 def test_an_epoch_without_trial_corrects_nothing():
-    reserve, beyond = corrected((3.0,), (30.0,), on=False)
-    assert reserve == [0.0]
+    unseen, beyond = corrected((3.0,), (30.0,), on=False)
+    assert unseen == [0.0]
     assert not beyond
 
 
 @pytest.mark.parametrize("limit", [0.0, -2.0])
 def test_where_a_limit_is_not_positive_the_next_actor_aims_lower_by_the_excess(limit):
-    reserve, beyond = corrected((limit,), (1.0,))
-    np.testing.assert_allclose(reserve, [1.0 - limit], rtol=1e-6)
+    unseen, beyond = corrected((limit,), (1.0,))
+    np.testing.assert_allclose(unseen, [1.0 - limit], rtol=1e-6)
     assert beyond
 
 

@@ -16,16 +16,16 @@ from apdo.algorithms import (
     cpo,
     crpo,
     cup,
-    dual_estimate,
     focops,
     ipo,
     p3o,
     pcpo,
-    pd_ddpg,
     pdo,
     primal_steps,
+    sac_lag,
 )
 from apdo.core import critics, dual, policies
+from apdo.off_policy import ddpg, dual_estimate
 from host_environments import Line
 from problems import Reach, run, training_of
 
@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = {
 }
 LEARNER = dataclasses.replace(dual_estimate.DEPENDABLE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
 OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=2, iterations=100)
+SOFT = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)
 CONFIGS: dict[str, Any] = {
     "pdo, PID": (pdo, pdo.Config(**SMALL)),
     "pdo, ascent": (pdo, pdo.Config(rule=dual.Ascent(decay=0.5), **SMALL)),
@@ -43,6 +44,7 @@ CONFIGS: dict[str, Any] = {
     "pdo, safety first": (pdo, pdo.Config(safety=0.9, **SMALL)),
     "cpo": (cpo, cpo.Config(**SMALL)),
     "cpo, return first": (cpo, cpo.Config(safety=0.2, **SMALL)),
+    "sac-lag": (sac_lag, sac_lag.Config(learner=SOFT, replay_capacity=1000, warm_up=0, updates=0.5)),
     "apdo, multipliers": (apdo, apdo.Config(k_adj=1, adjust="dual", off_policy=OFF_POLICY, check=False, **SMALL)),
     "apdo, multipliers and policy": (apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, check=False, **SMALL)),
 }
@@ -137,4 +139,4 @@ def test_in_its_own_units_the_papers_dual_step_is_the_papers():
 
 
 def test_appendix_learner_counts_in_the_problems_own_units():
-    assert pd_ddpg.Learner().units == "own"
+    assert ddpg.Learner().units == "own"

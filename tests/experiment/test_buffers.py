@@ -6,11 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.algorithms import pd_ddpg, pdo
+from apdo.algorithms import pdo
 from apdo.core import replay
 from apdo.core.data import flatten
 from apdo.errors import InvalidInput
 from apdo.experiment import buffers
+from apdo.off_policy.units import empty_buffer
 from problems import Reach, training_of
 
 STEPS, ENVIRONMENTS = 12, 3
@@ -35,7 +36,7 @@ def batches(random_batch, count, actions=1):
 
 
 def filled(seen, capacity):
-    buffer = pd_ddpg.empty_buffer(training().problem, capacity)
+    buffer = empty_buffer(training().problem, capacity)
     for batch in seen:
         buffer = replay.insert(buffer, flatten(batch))
     return buffer
@@ -98,7 +99,7 @@ def test_a_choice_is_its_number_again(random_batch):
     [seen] = batches(random_batch, 1, actions=3)
     choices = np.random.default_rng(1).integers(0, 3, (STEPS, ENVIRONMENTS))
     seen = dataclasses.replace(seen, action=jnp.eye(3)[choices])
-    buffer = replay.insert(pd_ddpg.empty_buffer(problem, BATCH), flatten(seen))
+    buffer = replay.insert(empty_buffer(problem, BATCH), flatten(seen))
     data = buffers.dataset_of(buffer, known)
     expected = [choices[t, n] for episode in episodes([seen], BATCH) for _, t, n in episode]
     np.testing.assert_array_equal(np.argmax(data.action, axis=1), expected)

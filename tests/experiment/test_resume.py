@@ -29,6 +29,8 @@ LEARNER = {"critic_hidden": (8,), "actor_hidden": (8,), "minibatch": 8}
 OPTIONS = {
     "pdo": SMALL | {"safety": 0.9},
     "pd-ddpg": {f"learner.{k}": v for k, v in LEARNER.items()} | {"replay_capacity": 200, "updates": 1.3},
+    "sac-lag": {f"learner.{k}": v for k, v in LEARNER.items()}
+    | {"replay_capacity": 200, "warm_up": 60, "updates": 1.3},
     "apdo": SMALL
     | {f"off_policy.learner.{k}": v for k, v in LEARNER.items()}
     | {"k_adj": 2, "off_policy.iterations": 1050, "check": False},

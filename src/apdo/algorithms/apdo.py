@@ -20,12 +20,12 @@ Line 9' is not in the paper, which throws the off-policy actor away: the epoch a
 A jump is made only where the data support it. An estimate that `apdo dual` would call unsupported is refused, and so is
 an actor that does no better than the policy before it. A refused adjustment changes nothing, and is tried again when
 the data have doubled, at most `RETRIES` times. So is one whose actor is an improvement, but beyond the limits: critics
-that saw little cost promise too little of it. What the trial shows beyond the limits, the next learner leaves unused
-(`reserve`). K_adj can also set itself (`k_adj`).
+that saw little cost promise too little of it. What the trial shows that they miss, the next learner adds to what its
+critics say (`unseen`). K_adj can also set itself (`k_adj`).
 """
 
 import dataclasses
-import math
+from functools import partial
 from typing import TypeVar
 
 import equinox as eqx
@@ -34,13 +34,15 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from apdo.algorithms import dual_estimate, k_adj, on_policy, pd_ddpg, pdo
+from apdo.algorithms import k_adj, on_policy, pdo
 from apdo.algorithms.contract import Adjustment
 from apdo.algorithms.trial import Trial
 from apdo.core import dual, policies, replay
 from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
+from apdo.off_policy import contract, dual_estimate
+from apdo.off_policy.units import empty_buffer
 from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
@@ -79,6 +81,11 @@ class Config(pdo.Config):
     again_every: int = option(
         0, "epochs after which the adjustment is repeated, on all data by then; 0: never", PAPER, within=(0, 10**9)
     )
+    warm: bool = option(
+        False,
+        "whether a later adjustment goes on with the learners of the one before, rather than with fresh ones",
+        OURS,
+    )
     off_policy: dual_estimate.Config = option(dual_estimate.Config(), "the off-policy estimate of λ^OFF", OURS)
     replay_capacity: int = option(400_000, "most transitions that the buffer holds", OURS, above=0)
 
@@ -94,9 +101,11 @@ class State(eqx.Module):
     trial: Trial | None
     again: Bool[Array, ""]
     """Whether another is wanted all the same: the actor that was taken is beyond the limits."""
-    reserve: Float[Array, " M"]
-    """What of the limits the off-policy learner leaves unused, since actors before have exceeded them."""
+    unseen: Float[Array, " M"]
+    """What off-policy critics are known to miss of an actor's costs, since actors before have exceeded the limits."""
     search: k_adj.Search | None
+    members: contract.OwnState | None
+    """The learners of the latest adjustment, where the next is to go on with them."""
 
     @property
     def policy(self) -> policies.Policy:
@@ -112,17 +121,18 @@ class State(eqx.Module):
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Line 1. The buffer has room for what the adjustments will read, and for no more."""
     if config.adjust == "primal-dual":
-        _check_actor(config, problem)
+        dual_estimate.check_policy(config.off_policy, problem, config.policy)
     inner = pdo.init(config, problem, key)
     needed = config.replay_capacity if config.again_every else (_epochs(config)[-1] + 1) * problem.batch
     return State(
         pdo=inner,
-        buffer=pd_ddpg.empty_buffer(problem, max(problem.batch, min(config.replay_capacity, needed))),
+        buffer=empty_buffer(problem, max(problem.batch, min(config.replay_capacity, needed))),
         adjusted=jnp.asarray(False),
         trial=Trial.none(inner, problem) if config.adjust == "primal-dual" else None,
         again=jnp.asarray(False),
-        reserve=jnp.zeros(problem.constraints),
+        unseen=jnp.zeros(problem.constraints),
         search=_search(config, problem),
+        members=dual_estimate.start(config.off_policy, problem, random.fold_in(key, 1)) if config.warm else None,
     )
 
 
@@ -131,6 +141,10 @@ def _search(config: Config, problem: Problem) -> k_adj.Search | None:
         return None
     if config.again_every:
         raise InvalidInput("k_adj auto adjusts once; it cannot be combined with again_every.")
+    if config.warm:
+        raise InvalidInput(
+            "k_adj auto compares estimates that have no past in common; it cannot be combined with warm."
+        )
     if config.adjust == "dual" and config.off_policy.members < 2:
         raise InvalidInput("k_adj auto with adjust dual needs an interval, and so at least two off_policy.members.")
     return k_adj.Search.start(problem.constraints)
@@ -147,27 +161,7 @@ def _epochs(config: Config) -> tuple[int, ...]:
 
 def working_memory(config: Config, problem: Problem) -> int:
     """Bytes that an adjustment needs besides the state."""
-    learner = config.off_policy.learner
-    member = jax.eval_shape(lambda: pd_ddpg.start(learner, problem, random.key(0)))
-    own = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(member))
-    return config.off_policy.members * (own + pd_ddpg.working_bytes(learner, problem))
-
-
-def _check_actor(config: Config, problem: Problem) -> None:
-    """An actor becomes the policy only if it has its shape."""
-    learner, policy = config.off_policy.learner, config.policy
-    if learner.actor_hidden != policy.hidden:
-        raise InvalidInput(
-            f"--adjust primal-dual needs an off-policy actor of the policy's shape, but policy.hidden is "
-            f"{policy.hidden} and off_policy.learner.actor_hidden is {learner.actor_hidden}."
-        )
-    if not problem.discrete_actions and learner.bound != policy.bound:
-        raise InvalidInput(
-            f"--adjust primal-dual needs policy.bound ({policy.bound:g}) and off_policy.learner.bound "
-            f"({learner.bound:g}) to be the same."
-        )
-    if not problem.discrete_actions and not learner.action_noise:
-        raise InvalidInput("--adjust primal-dual needs off_policy.learner.action_noise above 0, to explore with.")
+    return dual_estimate.working_memory(config.off_policy, problem)
 
 
 def step(
@@ -176,15 +170,18 @@ def step(
     """Lines 4 to 6; or, in an epoch played by the off-policy actor, the verdict on it."""
     buffer = replay.insert(state.buffer, flatten(batch))
     after, metrics = pdo.step(config, problem, state.pdo, batch, key)
+    members = dual_estimate.rebase(
+        state.members, partial(on_policy.rebase, before=state.statistics, after=after.statistics)
+    )
     if config.explore:
         after = _choose(state.adjusted, after, _unchanged(state.pdo, after))
     if state.trial is None:
-        return dataclasses.replace(state, pdo=after, buffer=buffer), metrics
+        return dataclasses.replace(state, pdo=after, buffer=buffer, members=members), metrics
     # Where K_adj sets itself, the last actor need only be better.
     strict = True if state.search is None else state.search.checks < len(k_adj.CHECKS[config.adjust])
     onward, trial, taken = state.trial.verdict(config, problem, state.pdo, after, batch, key, strict=strict)
     refused = state.trial.on & ~taken
-    reserve, beyond = state.trial.corrected(problem, state.reserve, batch)
+    unseen, beyond = state.trial.corrected(problem, state.unseen, batch)
     metrics["actor_taken"] = taken.astype(jnp.float32)
     # What a refused actor saw stays out of the data: where observations do not tell everything, it makes the next one
     # as reckless (docs/sample-efficiency.md).
@@ -196,8 +193,9 @@ def step(
         trial=trial,
         # K_adj that sets itself may take its last actor beyond the limits.
         again=((state.again & ~taken) | (taken & beyond)) if state.search is None else state.again,
-        reserve=reserve,
+        unseen=unseen,
         search=state.search,
+        members=members,
     )
     return after, metrics
 
@@ -220,21 +218,23 @@ def _due(config: Config, epoch: int) -> bool:
     return again or epoch in _epochs(config)
 
 
-def _begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> pd_ddpg.LearnerState:  # noqa: ARG001
-    return dual_estimate.start(config.off_policy, problem, key)
+def _begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> contract.OwnState:
+    if state.members is None:
+        return dual_estimate.start(config.off_policy, problem, key)
+    return dual_estimate.again(state.members, key)
 
 
 def _work(
-    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, iterations: Int[Array, ""]
-) -> pd_ddpg.LearnerState:
+    config: Config, problem: Problem, state: State, members: contract.OwnState, iterations: Int[Array, ""]
+) -> contract.OwnState:
     """Line 8."""
     return dual_estimate.learn(
-        config.off_policy, problem, members, state.buffer, iterations, state.statistics, state.reserve
+        config.off_policy, problem, members, state.buffer, iterations, state.statistics, state.unseen
     )
 
 
 def _finish(
-    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, supported: Bool[Array, ""]
+    config: Config, problem: Problem, state: State, members: contract.OwnState, supported: Bool[Array, ""]
 ) -> tuple[State, dual_estimate.Estimate]:
     """Lines 9 and 9', if the data support the estimate; where K_adj sets itself, if it is worth it."""
     found = dual_estimate.estimate(members)
@@ -242,22 +242,24 @@ def _finish(
     if state.search is not None:
         search, worth = k_adj.look(config, problem, state.search, state.buffer, found, trial=state.trial is not None)
         now, state = now & worth, dataclasses.replace(state, search=search)
+    if state.members is not None:
+        state = dataclasses.replace(state, members=members)
     after = _jump(config, problem, state, members, found)
     untaken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
     return _choose(now, after, state), _choose(now, found, untaken)
 
 
 def _jump(
-    config: Config, problem: Problem, state: State, members: pd_ddpg.LearnerState, found: dual_estimate.Estimate
+    config: Config, problem: Problem, state: State, members: contract.OwnState, found: dual_estimate.Estimate
 ) -> State:
     moved = (dual.jump(state.pdo.multiplier, found.multiplier), state.pdo.units.jump(found.multiplier))
     adjusted = jnp.ones_like(state.adjusted)
     if state.trial is not None:
         actor = dual_estimate.best_actor(
-            config.off_policy, problem, members, state.buffer, members.key[0], state.statistics, state.reserve
+            config.off_policy, problem, members, state.buffer, members.key[0], state.statistics, state.unseen
         )
         trial = state.trial.begin(state.pdo)
-        policy = pd_ddpg.as_policy(config.off_policy.learner, actor)
+        policy = dual_estimate.policy(config.off_policy, actor)
         state = eqx.tree_at(lambda s: (s.pdo.policy, s.trial), state, (policy, trial))
     return eqx.tree_at(lambda s: (s.pdo.multiplier, s.pdo.units, s.adjusted), state, (*moved, adjusted))
 
@@ -275,4 +277,5 @@ adjustment = Adjustment(
     work=_work,
     finish=_finish,
     checked=lambda config: config.off_policy if config.check else None,
+    shown=lambda members: members.path.multiplier,
 )

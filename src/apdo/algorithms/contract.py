@@ -70,3 +70,5 @@ class Adjustment(NamedTuple):
     and the estimate that it was adjusted to (`multiplier`, `low`, `high`), or NaN."""
     checked: Callable[[OwnConfig], Any]
     """config ↦ the estimate's settings, if it is to be checked against the data; None if it is believed as it is."""
+    shown: Callable[[PyTree], Array]
+    """learner ↦ its multipliers so far, [..., M], to be shown while it works."""

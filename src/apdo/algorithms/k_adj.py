@@ -13,8 +13,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from apdo.algorithms import dual_estimate, pd_ddpg
 from apdo.core import replay
+from apdo.off_policy import dual_estimate
 from apdo.options import LARGEST
 from apdo.problem import Problem
 
@@ -81,6 +81,5 @@ def _within(one: dual_estimate.Estimate, other: dual_estimate.Estimate) -> Bool[
 
 def _narrow(config: Config, problem: Problem, buffer: replay.Replay, found: dual_estimate.Estimate) -> Bool[Array, ""]:
     """Whether the widest interval is narrow against the largest multiplier, all in units that can be compared."""
-    _, units = pd_ddpg.view(config.off_policy.learner, problem, buffer)
-    width, size = (found.high - found.low) / units.price, found.multiplier / units.price
-    return jnp.max(width) <= NARROW * jnp.max(size)
+    seen = dual_estimate.relative(config.off_policy, problem, buffer, found)
+    return jnp.max(seen.high - seen.low) <= NARROW * jnp.max(seen.multiplier)

@@ -16,7 +16,7 @@ from apdo import objective
 from apdo.algorithms import primal_steps
 from apdo.core import critics, networks, policies
 from apdo.core.data import Transition, flatten
-from apdo.core.statistics import Statistics
+from apdo.core.statistics import Statistics, normalised
 from apdo.problem import Problem
 
 N = TypeVar("N")
@@ -82,14 +82,6 @@ def observe(statistics: Statistics | None, batch: Transition) -> tuple[Statistic
         return None, batch
     after = statistics.merge(Statistics.of(batch.observation))
     return after, normalised(after, batch)
-
-
-def normalised(statistics: Statistics | None, batch: Transition) -> Transition:
-    """The batch as networks see it."""
-    if statistics is None:
-        return batch
-    seen = (statistics.normalise(batch.observation), statistics.normalise(batch.next_observation))
-    return eqx.tree_at(lambda b: (b.observation, b.next_observation), batch, seen)
 
 
 def rebase(holder: N, before: Statistics | None, after: Statistics | None) -> N:

@@ -121,20 +121,20 @@ class Trial(eqx.Module):
         return onward, trial, taken
 
     def corrected(
-        self, problem: Problem, reserve: Float[Array, " M"], batch: Transition
+        self, problem: Problem, unseen: Float[Array, " M"], batch: Transition
     ) -> tuple[Float[Array, " M"], Bool[Array, ""]]:
-        """What the next actor is to leave unused of the limits, and whether this epoch shows its actor beyond them.
+        """What critics miss of an actor's costs, and whether this epoch shows its actor beyond the limits.
 
-        An actor aims at the cost d' = d - reserve. If it came to C > d instead, the next aims at d' d / C: critics
-        misjudge a cost by a factor rather than by an amount. Where that has no sense (d ≤ 0), at d' - (C - d).
+        In its critics' eyes an actor costs d' = d - unseen. If it came to C > d instead, the next aims at d' d / C:
+        critics misjudge a cost by a factor rather than by an amount. Where that has no sense (d ≤ 0), at d' - (C - d).
         """
         seen = objective.measure(problem, batch)
         limit = problem.limit
         over = self.on & (seen.cost > limit + SLACK * jnp.abs(limit) + seen.cost_error)
         factor = jnp.clip(limit / jnp.where(seen.cost > 0.0, seen.cost, 1.0), _LEAST_SHARE, 1.0)
-        by_factor = limit - (limit - reserve) * factor
-        by_amount = reserve + (seen.cost - limit)
-        return jnp.where(over, jnp.where(limit > 0.0, by_factor, by_amount), reserve), jnp.any(over)
+        by_factor = limit - (limit - unseen) * factor
+        by_amount = unseen + (seen.cost - limit)
+        return jnp.where(over, jnp.where(limit > 0.0, by_factor, by_amount), unseen), jnp.any(over)
 
     @staticmethod
     def _worth(

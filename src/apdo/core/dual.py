@@ -182,12 +182,19 @@ class Relative(eqx.Module):
 
     def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
         """e: how far a cost is above its limit, within ±1."""
-        size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), self.largest / 10.0)
-        return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)
+        return relative_excess(cost, limit, self.largest)
 
     def jump(self, estimate: Float[Array, " M"]) -> "Relative":
         """After a jump to this estimate of λ*."""
         return eqx.tree_at(lambda r: r.jumped, self, estimate)
+
+
+def relative_excess(
+    cost: Float[Array, " M"], limit: Float[Array, " M"], largest: Float[Array, " M"]
+) -> Float[Array, " M"]:
+    """How far a cost is above its limit, within ±1, where the largest cost so far, in size, was `largest`."""
+    size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), largest / 10.0)
+    return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)
 
 
 _MEMORY = 0.1

@@ -1,4 +1,4 @@
-"""Fully connected tanh networks, written for one example; callers vmap."""
+"""Fully connected networks, written for one example; callers vmap."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,16 +12,21 @@ _LARGE = 512
 
 
 class MLP(eqx.Module):
-    """Affine layers with tanh between them and a linear output."""
+    """Affine layers with tanh, or what `activation` says, between them and a linear output."""
 
     weights: tuple[Float[Array, "..."], ...]
     biases: tuple[Float[Array, "..."], ...]
+    activation: str = eqx.field(static=True, default="tanh")
 
     def __call__(self, x: Float[Array, " I"]) -> Float[Array, " J"]:
         """The output for one input."""
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = jnp.tanh(x @ weight + bias)
+            x = self.between(x @ weight + bias)
         return x @ self.weights[-1] + self.biases[-1]
+
+    def between(self, x: Float[Array, "*batch J"]) -> Float[Array, "*batch J"]:
+        """What stands between two layers."""
+        return jax.nn.relu(x) if self.activation == "relu" else jnp.tanh(x)
 
 
 def bounded(output: Float[Array, "*batch J"], bound: float) -> Float[Array, "*batch J"]:
@@ -29,7 +34,14 @@ def bounded(output: Float[Array, "*batch J"], bound: float) -> Float[Array, "*ba
     return bound * jnp.tanh(output / bound) if bound else output
 
 
-def mlp(key: PRNGKeyArray, inputs: int, hidden: Sequence[int], outputs: int, output_scale: float = 1.0) -> MLP:
+def mlp(
+    key: PRNGKeyArray,
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    output_scale: float = 1.0,
+    activation: str = "tanh",
+) -> MLP:
     """A network with Glorot-uniform weights, the last layer's scaled, and zero biases, as in the published code."""
     sizes = [inputs, *hidden, outputs]
     keys = jax.random.split(key, len(sizes) - 1)
@@ -39,7 +51,7 @@ def mlp(key: PRNGKeyArray, inputs: int, hidden: Sequence[int], outputs: int, out
         weights.append(jax.random.uniform(keys[layer], (fan_in, fan_out), minval=-bound, maxval=bound))
     weights[-1] = output_scale * weights[-1]
     biases = [jnp.zeros(size) for size in sizes[1:]]
-    return MLP(weights=tuple(weights), biases=tuple(biases))
+    return MLP(weights=tuple(weights), biases=tuple(biases), activation=activation)
 
 
 def rebase(network: MLP, scale: Float[Array, " O"], shift: Float[Array, " O"]) -> MLP:
@@ -49,12 +61,14 @@ def rebase(network: MLP, scale: Float[Array, " O"], shift: Float[Array, " O"]) -
     stretched = seen * jnp.broadcast_to(scale[:, None], seen.shape)
     weight = first.at[..., : scale.shape[0], :].set(stretched)
     bias = network.biases[0] + jnp.einsum("o,...oh->...h", shift, seen)
-    return MLP(weights=(weight, *network.weights[1:]), biases=(bias, *network.biases[1:]))
+    return MLP((weight, *network.weights[1:]), (bias, *network.biases[1:]), network.activation)
 
 
-def stack(key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int], outputs: int = 1) -> MLP:
+def stack(
+    key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int], outputs: int = 1, activation: str = "tanh"
+) -> MLP:
     """`count` independent networks in one set of arrays, their index in front."""
-    return jax.vmap(lambda k: mlp(k, inputs, hidden, outputs))(jax.random.split(key, count))
+    return jax.vmap(lambda k: mlp(k, inputs, hidden, outputs, activation=activation))(jax.random.split(key, count))
 
 
 def apply_stack(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
@@ -73,7 +87,7 @@ def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
     def one(network: MLP) -> Float[Array, "B J"]:
         hidden = x
         for weight, bias in zip(network.weights[:-1], network.biases[:-1], strict=True):
-            hidden = jnp.tanh(hidden @ weight + bias[None])
+            hidden = networks.between(hidden @ weight + bias[None])
         return _columns(hidden, network.weights[-1]) + network.biases[-1][None]
 
     count = networks.biases[0].shape[0]
@@ -84,7 +98,7 @@ def all_at_once(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
     """Layer by layer, each one batched product; with the network's index in front no array is ever transposed."""
     hidden = jnp.broadcast_to(x[None], (networks.biases[0].shape[0], *x.shape))
     for weight, bias in zip(networks.weights[:-1], networks.biases[:-1], strict=True):
-        hidden = jnp.tanh(jax.lax.batch_matmul(hidden, weight) + bias[:, None])
+        hidden = networks.between(jax.lax.batch_matmul(hidden, weight) + bias[:, None])
     return _columns(hidden, networks.weights[-1]) + networks.biases[-1][:, None]
 
 

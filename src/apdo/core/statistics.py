@@ -4,6 +4,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from apdo.core.data import Transition
+
 CLIP = 10.0
 """Normalised entries beyond this many standard deviations are clipped."""
 _CONSTANT = 1e-6
@@ -61,3 +63,11 @@ class Statistics(eqx.Module):
         lead = (1,) * (observation.ndim - 1)
         shifted = (observation - self.mean.reshape(*lead, -1)) / self.scale().reshape(*lead, -1)
         return jnp.where(self.count > 0, jnp.clip(shifted, -CLIP, CLIP), observation)
+
+
+def normalised(statistics: Statistics | None, batch: Transition) -> Transition:
+    """The batch as networks see it; as it is where there are no statistics."""
+    if statistics is None:
+        return batch
+    seen = (statistics.normalise(batch.observation), statistics.normalise(batch.next_observation))
+    return eqx.tree_at(lambda b: (b.observation, b.next_observation), batch, seen)

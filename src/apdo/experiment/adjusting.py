@@ -7,12 +7,12 @@ from jax import random
 from jaxtyping import PyTree
 
 from apdo import loop
-from apdo.algorithms import dual_estimate, on_policy
 from apdo.algorithms.apdo import State as Adjustable
 from apdo.core.data import Transition
-from apdo.core.statistics import Statistics
+from apdo.core.statistics import Statistics, normalised
 from apdo.datasets import Dataset
 from apdo.experiment import buffers, dual_checks
+from apdo.off_policy import dual_estimate
 
 _CHECK = 3
 """Folded into an adjustment's key, so that its checks draw nothing that it drew."""
@@ -38,7 +38,7 @@ def _doubts(
     config: dual_estimate.Config, training: loop.Training, state: Adjustable, members: PyTree, key: jax.Array
 ) -> list[str]:
     data = buffers.dataset_of(state.buffer, training)
-    data = data.with_limits(np.asarray(training.problem.limits) - np.asarray(state.reserve, np.float64))
+    data = data.with_limits(np.asarray(training.problem.limits) - np.asarray(state.unseen, np.float64))
     checks = dual_checks.Checks()
     about = dual_checks.diagnose(checks, config, training.problem, data, _as_seen(data, state.statistics), members, key)
     return list(dual_checks.against(checks, data, dual_estimate.estimate(members), about))
@@ -55,4 +55,4 @@ def _as_seen(data: Dataset, statistics: Statistics | None) -> Transition:
         truncated=jnp.asarray(data.truncated),
         step=jnp.asarray(data.step, dtype=jnp.int32),
     )
-    return on_policy.normalised(statistics, batch)
+    return normalised(statistics, batch)

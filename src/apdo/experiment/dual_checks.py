@@ -10,11 +10,12 @@ from jax import random
 from numpy.typing import NDArray
 
 from apdo import objective
-from apdo.algorithms import dual_diagnostics, dual_estimate, pd_ddpg
 from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.datasets import Dataset
 from apdo.experiment.dual_findings import BLOCKS, Diagnostics, reasons
+from apdo.off_policy import contract, critics, dual_diagnostics, dual_estimate
+from apdo.off_policy.units import Units, view
 from apdo.problem import Problem
 
 _JUDGED = 4000
@@ -46,7 +47,7 @@ def diagnose(
     problem: Problem,
     data: Dataset,
     batch: Transition,
-    members: pd_ddpg.LearnerState,
+    members: contract.OwnState,
     key: jax.Array,
 ) -> Diagnostics:
     """What is known of the data and of members that have learned from them.
@@ -55,16 +56,16 @@ def diagnose(
     """
     critic_key, judge_key = random.split(key)
     rng = np.random.default_rng(0)
-    seen, units = pd_ddpg.view(config.learner, problem, replay.of(batch))
+    seen, units = view(config.learner, problem, replay.of(batch))
     critic_says, logged_says, tail = _calibrate(
         config.learner, seen, data, units.seen(batch), units, checks.iterations, critic_key
     )
     n = data.episodes
     parts = [logged_says[part, 1:].mean(axis=0) for part in np.array_split(np.arange(n), min(BLOCKS, n))]
     first = batch.observation[_draw(rng, data.starts, _JUDGED)]
-    table = np.asarray(dual_estimate.judgements(config.learner, seen, members, first, judge_key), np.float64)
+    table = np.asarray(dual_estimate.judgements(config, seen, members, first, judge_key), np.float64)
     judged = table[..., 1:] * np.asarray(units.total)
-    distance, outside = _coverage(data, batch, members, rng)
+    distance, outside = _coverage(config.learner, data, batch, members, rng)
     return Diagnostics(
         samples=data.samples,
         episodes=n,
@@ -74,20 +75,20 @@ def diagnose(
         calibrated=critic_says.mean(axis=0),
         calibration_error=(critic_says - logged_says).std(axis=0, ddof=1) / np.sqrt(n),
         tail=tail,
-        actor_cost=np.asarray(members.cost_mean, np.float64),
+        actor_cost=np.asarray(members.path.cost, np.float64),
         disagreement=judged.std(axis=1).mean(axis=0),
-        swing=np.median(np.sqrt(np.asarray(members.multiplier_swing, np.float64)), axis=0),
+        swing=np.median(np.sqrt(np.asarray(members.path.swing, np.float64)), axis=0),
         distance=distance,
         outside=outside,
     )
 
 
 def _calibrate(
-    learner: pd_ddpg.Learner,
+    learner: contract.Settings,
     problem: Problem,
     data: Dataset,
     batch: Transition,
-    units: pd_ddpg.Units,
+    units: Units,
     iterations: int,
     key: jax.Array,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -100,16 +101,16 @@ def _calibrate(
         next_action=batch.action[after],
         known=jnp.asarray(np.flatnonzero(~last | data.terminated)),
     )
-    fit: Callable[..., pd_ddpg.Networks] = jax.jit(
+    fit: Callable[..., critics.Critics] = jax.jit(
         lambda steps, key: dual_diagnostics.behaviour_critic(learner, problem, steps, iterations, key)
     )
     critic = fit(steps, key)
 
     # Everything as the limits mean it; where a total is read off discounted sums, those stand for it.
-    size_of = np.concatenate([np.asarray(units.reward)[None], np.asarray(units.cost)]) / units.share
+    size_of = np.asarray(units.sums)
 
     def says(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        q = jax.jit(pd_ddpg.Networks.q)(critic, batch.observation[rows], batch.action[rows], batch.step[rows])
+        q = jax.jit(critics.Critics.q)(critic, batch.observation[rows], batch.action[rows], batch.step[rows])
         return np.asarray(q, np.float64).T * size_of
 
     ends = data.ends
@@ -122,10 +123,10 @@ def _calibrate(
 
 
 def _coverage(
-    data: Dataset, batch: Transition, members: pd_ddpg.LearnerState, rng: np.random.Generator
+    learner: contract.Settings, data: Dataset, batch: Transition, members: contract.OwnState, rng: np.random.Generator
 ) -> tuple[float | None, float]:
     rows = _draw(rng, np.arange(data.samples), _NEIGHBOURLY if data.choices else _JUDGED)
-    done = np.asarray(dual_diagnostics.actions(members, batch.observation[rows]))
+    done = np.asarray(dual_diagnostics.actions(learner, members, batch.observation[rows]))
     if not data.choices:
         everything = np.asarray(batch.action)
         return dual_diagnostics.coverage_of_vectors(done, everything[rows], everything)

@@ -21,7 +21,8 @@ def of_run(folder: str | Path, seed: int | None = None) -> Dataset:
     which = evaluation.place_of(folder, experiment, seed)
     if _buffer(like) is None:
         raise InvalidInput(
-            f"{folder} is a run of {experiment.algorithm}, which keeps no buffer of transitions; apdo and pd-ddpg do."
+            f"{folder} is a run of {experiment.algorithm}, which keeps no buffer of transitions; "
+            "apdo, pd-ddpg and sac-lag do."
         )
     buffer = _buffer(_newest_whole(folder, like))
     assert buffer is not None  # it has the structure of `like`

@@ -1,6 +1,6 @@
 """λ* from logged data alone: `apdo dual`.
 
-The estimate itself is `algorithms.dual_estimate`, the one that APDO jumps by. Here it meets data from anywhere: a run's
+The estimate itself is `off_policy.dual_estimate`, the one that APDO jumps by. Here it meets data from anywhere: a run's
 buffer, a file, arrays. The learner's settings suit vectors of order one, so that what is not is brought there first
 (`Scaling`); rewards and costs it scales itself.
 """
@@ -16,7 +16,6 @@ from jax import random
 from numpy.typing import NDArray
 
 from apdo import datasets, options
-from apdo.algorithms import dual_estimate, pd_ddpg
 from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.datasets import Dataset
@@ -25,6 +24,7 @@ from apdo.experiment import dual_checks, logged
 from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.dual_findings import MultiplierEstimate
 from apdo.experiment.progress import Progress
+from apdo.off_policy import contract, dual_estimate
 from apdo.options import OURS, one_of, option
 from apdo.problem import Problem
 
@@ -154,8 +154,7 @@ def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEs
         discrete_actions=data.choices > 0,
     )
     key, buffer = random.key(config.seed), replay.of(batch)
-    units = pd_ddpg.view(config.learner, problem, buffer)[1]
-    members, looks = _learn(config, problem, buffer, units, key, progress)
+    members, looks = _learn(config, problem, buffer, key, progress)
     found = dual_estimate.estimate(members)
     multiplier, low, high = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
     progress.phase("checking the critics against the logged episodes", 0, 1)
@@ -166,7 +165,7 @@ def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEs
         multiplier=multiplier,
         low=low,
         high=high,
-        members=np.asarray(members.multiplier_mean, np.float64),
+        members=np.asarray(members.path.multiplier, np.float64),
         iterations=looks.iterations,
         path=looks.multiplier,
         limits=data.limits,
@@ -188,35 +187,34 @@ def _learn(
     config: Config,
     problem: Problem,
     buffer: replay.Replay,
-    units: pd_ddpg.Units,
     key: jax.Array,
     progress: Progress,
-) -> tuple[pd_ddpg.LearnerState, _Looks]:
+) -> tuple[contract.OwnState, _Looks]:
     """The members after all their iterations, in pieces between which there is a look; no result depends on those."""
     learn = jax.jit(lambda members, buffer, count: dual_estimate.learn(config, problem, members, buffer, count))
     members = jax.jit(lambda key: dual_estimate.start(config, problem, key))(key)
-    piece = max(1, config.iterations // (_LOOKS * pd_ddpg.BLOCK)) * pd_ddpg.BLOCK
+    piece = max(1, config.iterations // (_LOOKS * dual_estimate.PIECE)) * dual_estimate.PIECE
     done, looks = 0, []
     while done < config.iterations:
         progress.phase(*_phase(config, done, members))
         size = min(piece, config.iterations - done)
         members = jax.block_until_ready(learn(members, buffer, jnp.asarray(size)))
         done += size
-        if not np.all(np.isfinite(members.multiplier_mean)):
+        if not np.all(np.isfinite(members.path.multiplier)):
             raise NumericalFailure(
                 f"the multipliers are not finite after {done} iterations; try smaller learner.critic_rate and "
                 "learner.dual_rate, or --scaling auto and learner.units data."
             )
-        looks.append((done, np.asarray(members.multiplier.integral)))
+        looks.append((done, np.asarray(members.path.latest)))
     progress.phase(*_phase(config, done, members))
     progress.end_phase()
     return members, _Looks(
         iterations=np.asarray([look[0] for look in looks]),
-        multiplier=np.asarray([look[1] for look in looks], dtype=np.float64) * np.asarray(units.price),
+        multiplier=np.asarray([look[1] for look in looks], dtype=np.float64),
     )
 
 
-def _phase(config: Config, done: int, members: pd_ddpg.LearnerState) -> tuple[str, int, int, str]:
-    so_far = np.median(np.asarray(members.multiplier_mean), axis=0)
+def _phase(config: Config, done: int, members: contract.OwnState) -> tuple[str, int, int, str]:
+    so_far = np.median(np.asarray(members.path.multiplier), axis=0)
     shown = "so far " + ", ".join(f"{value:.3g}" for value in so_far) if done else ""
     return "training the multiplier off-policy", done, config.iterations, shown

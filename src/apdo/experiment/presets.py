@@ -85,6 +85,8 @@ PRESETS = {
             "pdo": _DEMO,
             "cpo": _DEMO,
             "pd-ddpg": {"epochs": 100, "batch": 600, "replay_capacity": 60_000},
+            "sac-lag": {"samples": 150_000, "updates": 0.25, "replay_capacity": 150_000, "learner.minibatch": 64}
+            | {f"learner.{name}": (64, 64) for name in ("critic_hidden", "actor_hidden")},
             "apdo": _FAST | _DEMO,
         }
         | dict.fromkeys(_NAMED, _DEMO),

@@ -601,7 +601,7 @@ class Runner:
             learner = jax.block_until_ready(self.adjuster.work(state, learner, size))
             elapsed = time.perf_counter() - began
             done += size
-            multiplier = np.asarray(learner.multiplier_mean)
+            multiplier = np.asarray(self.adjuster.shown(learner))
             multiplier = multiplier.reshape(len(self.seeds), -1, multiplier.shape[-1])
             if not np.all(np.isfinite(multiplier)):
                 self._fail(state, "off-policy multiplier", np.asarray(~np.isfinite(multiplier).all(axis=(1, 2))))

@@ -28,7 +28,7 @@ class Settings:
     batch: int = option(
         0,
         "environment steps of one epoch, rounded up to whole episodes; 0: those of 10 episodes, or 5,000 if that is "
-        "more, and at most 20,000",
+        "more, and at most 20,000 (sac-lag: 2 episodes or 2,000)",
         OURS,
         within=(0, 10**9),
     )
@@ -231,7 +231,7 @@ def specify(
         # Whoever asks for samples means them, whatever epochs a preset has.
         changes = {"epochs": 0} | changes
     parts = _lay_over(parts, changes)
-    parts["settings"] = sized(parts["settings"], parts["environment_config"])
+    parts["settings"] = sized(parts["settings"], parts["environment_config"], algorithms.find(algorithm))
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
     experiment.check()
     return experiment
@@ -241,10 +241,14 @@ EPISODES, FEWEST, MOST = 10, 5_000, 20_000
 """What a batch has unless told otherwise: so many episodes, but no fewer and no more samples than these."""
 
 
-def sized(settings: Settings, task: Any) -> Settings:  # noqa: ANN401
-    """The settings with a batch and a number of epochs that were left open, and the samples that they make."""
+def sized(settings: Settings, task: Any, algorithm: object = None) -> Settings:  # noqa: ANN401
+    """The settings with a batch and a number of epochs that were left open, and the samples that they make.
+
+    An algorithm may have `batches` of its own in the place of those that suit most.
+    """
     horizon = task.horizon
-    batch = settings.batch or max(horizon, min(max(EPISODES * horizon, FEWEST), MOST))
+    episodes, fewest, most = getattr(algorithm, "batches", (EPISODES, FEWEST, MOST))
+    batch = settings.batch or max(horizon, min(max(episodes * horizon, fewest), most))
     settings = dataclasses.replace(settings, batch=batch)
     steps, environments = shape(settings, task)
     epochs = settings.epochs or -(-settings.samples // (steps * environments))

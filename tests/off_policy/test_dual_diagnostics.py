@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import dual_diagnostics, pd_ddpg
 from apdo.core.data import Transition
+from apdo.off_policy import ddpg, dual_diagnostics
 from apdo.problem import Problem
 
 CHAIN = 3
@@ -51,7 +51,7 @@ def problem_of(cost_discount=1.0):
 )
 def test_a_behaviour_critic_finds_what_the_logged_episodes_bring(cost_discount, brought):
     """As the problem means it: a total counts every reward and cost alike, whatever the discount."""
-    learner = pd_ddpg.Learner(critic_hidden=(32,), critic_rate=1e-2, target_rate=0.1, last_rate=0.05)
+    learner = ddpg.Learner(critic_hidden=(32,), critic_rate=1e-2, target_rate=0.1, last_rate=0.05)
     logged, problem = chain(20), problem_of(cost_discount)
     fit = jax.jit(lambda: dual_diagnostics.behaviour_critic(learner, problem, logged, 3000, random.key(0)))
     batch = logged.batch
@@ -63,7 +63,7 @@ def test_a_behaviour_critic_finds_what_the_logged_episodes_bring(cost_discount, 
 
 def test_a_row_whose_next_action_is_unknown_is_not_learned_from():
     """Without the rows that end, nothing anchors the values; and what those rows hold must not matter."""
-    learner = pd_ddpg.Learner(critic_hidden=(8,), minibatch=16)
+    learner = ddpg.Learner(critic_hidden=(8,), minibatch=16)
     logged = chain(20)
     known = jnp.flatnonzero(~logged.batch.terminated)
     poison = jnp.where(logged.batch.terminated, jnp.nan, logged.batch.reward)
@@ -72,7 +72,7 @@ def test_a_row_whose_next_action_is_unknown_is_not_learned_from():
         batch = Transition(**{**vars(logged.batch), "reward": reward})
         poisoned = dual_diagnostics.Logged(batch=batch, next_action=logged.next_action, known=known)
         critic = dual_diagnostics.behaviour_critic(learner, problem_of(), poisoned, 20, random.key(0))
-        found.append(np.asarray(critic.critics.biases[0]))
+        found.append(np.asarray(critic.stack.biases[0]))
     np.testing.assert_array_equal(found[0], found[1])
 
 

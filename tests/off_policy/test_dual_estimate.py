@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import dual_estimate, pd_ddpg
 from apdo.core import replay
+from apdo.off_policy import ddpg, ddpg_iteration, dual_estimate
+from apdo.off_policy.units import view
 from problems import Reach, problem_of, random_buffer
 
 TASK = Reach(costs=2)
 PROBLEM = problem_of(TASK, 200, (0.3, 0.4))
 SMALL = {"critic_hidden": (8, 8), "actor_hidden": (8,), "minibatch": 16}
-PLAIN = pd_ddpg.Learner(**SMALL)
+PLAIN = ddpg.Learner(**SMALL)
 DEPENDABLE = dataclasses.replace(dual_estimate.DEPENDABLE, **SMALL)
 
 
@@ -31,7 +32,7 @@ def minibatch(buffer):
 
 
 def learn(config, problem, state, buffer, iterations, total=None):
-    run = jax.jit(lambda s, n: pd_ddpg.learn(config, problem, s, buffer, n, total))
+    run = jax.jit(lambda s, n: ddpg.learn(config, problem, s, buffer, n, total))
     return run(state, jnp.asarray(iterations))
 
 
@@ -39,24 +40,24 @@ def test_critics_tell_the_time_only_where_the_horizon_ends_episodes():
     s, a = jnp.ones((3, 2)), jnp.ones((3, 1))
     early, late = jnp.zeros(3, dtype=jnp.int32), jnp.full(3, 4)
     config = dataclasses.replace(PLAIN, clock=True)
-    seeing = pd_ddpg.start(config, PROBLEM, random.key(0)).learned
+    seeing = ddpg.start(config, PROBLEM, random.key(0)).learned
     assert np.all(np.abs(seeing.q(s, a, early) - seeing.q(s, a, late)) > 1e-3)
     endless = problem_of(Reach(costs=2, horizon_terminates=False), 200, (0.3, 0.4))
     # A total that the horizon cuts off is read off discounted sums, which go on; but for a discount of 1.
     total = dataclasses.replace(endless, cost_discount=1.0)
-    counted = pd_ddpg.start(config, dataclasses.replace(total, discount=1.0), random.key(0)).learned
+    counted = ddpg.start(config, dataclasses.replace(total, discount=1.0), random.key(0)).learned
     assert np.all(np.abs(counted.q(s, a, early) - counted.q(s, a, late)) > 1e-3)
     for own, problem in ((PLAIN, PROBLEM), (config, endless), (config, total)):
-        blind = pd_ddpg.start(own, problem, random.key(0)).learned
+        blind = ddpg.start(own, problem, random.key(0)).learned
         np.testing.assert_array_equal(blind.q(s, a, early), blind.q(s, a, late))
 
 
 def test_noise_and_time_enter_the_targets_as_written(minibatch):
     """y = r + γ Q'(s', μ'(s') + ε, t + 1), and the reward alone at the end of an episode."""
-    target = pd_ddpg.start(DEPENDABLE, PROBLEM, random.key(0)).target
+    target = ddpg.start(DEPENDABLE, PROBLEM, random.key(0)).target
     noise = random.normal(random.key(5), (3, 16, 1))
-    draws = pd_ddpg.Draws(batch=minibatch, starts=None, noise=noise)
-    found = pd_ddpg.targets(PROBLEM, target, draws)
+    draws = ddpg_iteration.Draws(batch=minibatch, starts=None, noise=noise)
+    found = ddpg_iteration.targets(PROBLEM, target, draws)
     after = target.q(minibatch.next_observation, target.mu(minibatch.next_observation) + noise[0], minibatch.step + 1)
     now = jnp.concatenate([minibatch.reward[None], minibatch.cost.T])
     alive = ~np.asarray(minibatch.terminated)
@@ -66,7 +67,7 @@ def test_noise_and_time_enter_the_targets_as_written(minibatch):
 
 
 def test_a_bounded_actor_stays_within_its_bound_and_is_free_well_inside():
-    learned = pd_ddpg.start(dataclasses.replace(PLAIN, bound=2.0), PROBLEM, random.key(0)).learned
+    learned = ddpg.start(dataclasses.replace(PLAIN, bound=2.0), PROBLEM, random.key(0)).learned
     far = eqx.tree_at(lambda n: n.actor.biases[-1], learned, jnp.asarray([50.0]))
     np.testing.assert_allclose(far.mu(jnp.ones((3, 2))), 2.0, rtol=1e-6)
     near = eqx.tree_at(lambda n: n.actor.weights[-1], learned, 0.01 * learned.actor.weights[-1])
@@ -76,7 +77,7 @@ def test_a_bounded_actor_stays_within_its_bound_and_is_free_well_inside():
 
 def test_a_heavy_cloning_weight_makes_the_actor_the_mean_of_what_was_done(buffer):
     config = dataclasses.replace(PLAIN, cloning=1e4, actor_rate=1e-2)
-    state = learn(config, PROBLEM, pd_ddpg.start(config, PROBLEM, random.key(3)), buffer, 1500)
+    state = learn(config, PROBLEM, ddpg.start(config, PROBLEM, random.key(3)), buffer, 1500)
     everything = replay.take(buffer, jnp.arange(200))
     mu = np.asarray(state.learned.mu(everything.observation))
     actions = np.asarray(everything.action)
@@ -85,11 +86,11 @@ def test_a_heavy_cloning_weight_makes_the_actor_the_mean_of_what_was_done(buffer
 
 
 def test_rates_are_multiplied_and_fall_to_their_last_share(minibatch, buffer):
-    draws = pd_ddpg.Draws(batch=minibatch, starts=None, noise=None)
-    state = pd_ddpg.start(dataclasses.replace(PLAIN, initial_multiplier=5.0), PROBLEM, random.key(0))
-    iterate = jax.jit(lambda rate: pd_ddpg.iterate(PLAIN, PROBLEM, state, draws, PROBLEM.limit, rate)[0])
+    draws = ddpg_iteration.Draws(batch=minibatch, starts=None, noise=None)
+    state = ddpg.start(dataclasses.replace(PLAIN, initial_multiplier=5.0), PROBLEM, random.key(0))
+    iterate = jax.jit(lambda rate: ddpg_iteration.iterate(PLAIN, PROBLEM, state, draws, PROBLEM.limit, rate)[0])
     whole, quarter = iterate(jnp.asarray(1.0)), iterate(jnp.asarray(0.25))
-    for part in (lambda s: s.learned.critics.biases[0], lambda s: s.learned.actor.biases[0]):
+    for part in (lambda s: s.learned.critics.stack.biases[0], lambda s: s.learned.actor.biases[0]):
         np.testing.assert_allclose(
             part(quarter) - part(state), 0.25 * (part(whole) - part(state)), rtol=1e-3, atol=1e-8
         )
@@ -102,19 +103,19 @@ def test_rates_are_multiplied_and_fall_to_their_last_share(minibatch, buffer):
     after = learn(falling, PROBLEM, before, buffer, 100, total=1000)
 
     def moved(one, other):
-        return np.linalg.norm(np.asarray(other.learned.critics.weights[0] - one.learned.critics.weights[0]))
+        return np.linalg.norm(np.asarray(other.learned.critics.stack.weights[0] - one.learned.critics.stack.weights[0]))
 
     assert moved(before, after) < 0.02 * moved(state, first)
 
 
 def test_the_estimate_is_the_mean_over_the_last_part_of_the_path(buffer):
     config = dataclasses.replace(PLAIN, averaged=0.5)
-    run = jax.jit(lambda s: pd_ddpg.learn(config, PROBLEM, s, buffer, jnp.asarray(1), 400))
-    state, path = pd_ddpg.start(config, PROBLEM, random.key(0)), []
+    run = jax.jit(lambda s: ddpg.learn(config, PROBLEM, s, buffer, jnp.asarray(1), 400))
+    state, path = ddpg.start(config, PROBLEM, random.key(0)), []
     for _ in range(400):
         state = run(state)
         path.append(np.asarray(state.multiplier.value))
-    np.testing.assert_allclose(state.multiplier_mean, np.mean(path[200:], axis=0), rtol=1e-4)
+    np.testing.assert_allclose(state.path.multiplier, np.mean(path[200:], axis=0), rtol=1e-4)
     assert abs(np.mean(path) - np.mean(path[200:])) > 0.01
 
 
@@ -129,8 +130,8 @@ def test_members_differ_in_their_weights_evenly_in_the_logarithm():
 
 def test_the_interval_is_the_spread_of_the_members_and_without_one_it_is_everything():
     def members_at(values):
-        state = jax.vmap(lambda k: pd_ddpg.start(PLAIN, PROBLEM, k))(random.split(random.key(0), len(values)))
-        return eqx.tree_at(lambda s: s.multiplier_mean, state, jnp.asarray(values))
+        state = jax.vmap(lambda k: ddpg.start(PLAIN, PROBLEM, k))(random.split(random.key(0), len(values)))
+        return eqx.tree_at(lambda s: s.path.multiplier, state, jnp.asarray(values))
 
     found = dual_estimate.estimate(members_at([[1.0, 0.1], [2.0, 0.1], [4.0, 0.1]]))
     np.testing.assert_allclose(found.multiplier, [2.0, 0.1])
@@ -144,8 +145,8 @@ def test_the_interval_is_the_spread_of_the_members_and_without_one_it_is_everyth
 
 
 def test_every_actor_is_judged_by_every_critic():
-    learner = pd_ddpg.Learner(critic_hidden=(8,), action_noise=0.3)
-    members = jax.vmap(lambda key: pd_ddpg.start(learner, PROBLEM, key))(random.split(random.key(0), 3))
+    learner = ddpg.Learner(critic_hidden=(8,), action_noise=0.3)
+    members = jax.vmap(lambda key: ddpg.start(learner, PROBLEM, key))(random.split(random.key(0), 3))
     first, key = random.normal(random.key(1), (50, 2)), random.key(2)
     table = dual_estimate.judgements(learner, PROBLEM, members, first, key)
     noise = 0.3 * random.normal(key, (50, 1))
@@ -159,10 +160,10 @@ def test_every_actor_is_judged_by_every_critic():
 def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits():
     """Critics that say Q_R = a, Q_C = 2 a at any state: of actions 0.05, 0.14 and 3 the best within 0.3 is 0.14."""
     problem = problem_of(Reach(costs=1), 200, (0.3,))
-    config = dual_estimate.Config(learner=pd_ddpg.Learner(critic_hidden=(1,), actor_hidden=(1,)), members=3)
+    config = dual_estimate.Config(learner=ddpg.Learner(critic_hidden=(1,), actor_hidden=(1,)), members=3)
     state = dual_estimate.start(config, problem, random.key(0))
     small = 1e-3  # where tanh is linear
-    critics = state.learned.critics
+    critics = state.learned.critics.stack
     critics = eqx.tree_at(
         lambda c: (c.weights, c.biases),
         critics,
@@ -176,10 +177,10 @@ def test_the_best_actor_is_judged_by_all_critics_and_kept_within_the_limits():
     )
     actor = eqx.tree_at(lambda a: a.weights[-1], state.learned.actor, jnp.zeros_like(state.learned.actor.weights[-1]))
     actor = eqx.tree_at(lambda a: a.biases[-1], actor, jnp.asarray([[0.05], [0.14], [3.0]]))
-    learned = eqx.tree_at(lambda n: (n.critics, n.actor), state.learned, (critics, actor))
-    members = eqx.tree_at(lambda s: (s.learned, s.multiplier_mean), state, (learned, jnp.ones((3, 1))))
+    learned = eqx.tree_at(lambda n: (n.critics.stack, n.actor), state.learned, (critics, actor))
+    members = eqx.tree_at(lambda s: (s.learned, s.path.multiplier), state, (learned, jnp.ones((3, 1))))
     best = dual_estimate.best_actor(config, problem, members, random_buffer(Reach(costs=1), problem), random.key(0))
-    np.testing.assert_allclose(best.actor.biases[-1], [0.14])
+    np.testing.assert_allclose(best.learned.actor.biases[-1], [0.14])
 
 
 @pytest.mark.parametrize(
@@ -189,11 +190,11 @@ def test_the_datas_units_are_the_deviation_of_a_return_of_independent_steps(buff
     """Of as many steps as the sums amount to: all of them in a total, whatever the discount is."""
     everything = replay.take(buffer, jnp.arange(200))
     problem = dataclasses.replace(PROBLEM, discount=0.9, cost_discount=cost_discount, horizon=10, truncates=False)
-    _, units = pd_ddpg.view(dataclasses.replace(PLAIN, units="data"), problem, buffer)
+    _, units = view(dataclasses.replace(PLAIN, units="data"), problem, buffer)
     np.testing.assert_allclose(units.reward, np.std(everything.reward) * np.sqrt(steps[0]), rtol=1e-5)
     np.testing.assert_allclose(units.cost, np.std(everything.cost, axis=0) * np.sqrt(steps[1]), rtol=1e-5)
     np.testing.assert_allclose(units.limit * units.cost, problem.limit, rtol=1e-6)
-    _, own = pd_ddpg.view(PLAIN, problem, buffer)
+    _, own = view(PLAIN, problem, buffer)
     assert float(own.reward) == 1.0
     assert (own.cost == 1.0).all()
 
@@ -201,7 +202,7 @@ def test_the_datas_units_are_the_deviation_of_a_return_of_independent_steps(buff
 def test_a_signal_that_never_varies_is_counted_in_its_own_units(buffer):
     first = PROBLEM.observation_size + PROBLEM.action_size
     still = eqx.tree_at(lambda b: b.rows, buffer, buffer.rows.at[:, first].set(3.0))
-    _, units = pd_ddpg.view(dataclasses.replace(PLAIN, units="data"), PROBLEM, still)
+    _, units = view(dataclasses.replace(PLAIN, units="data"), PROBLEM, still)
     assert float(units.reward) == 1.0
 
 
@@ -213,9 +214,27 @@ def test_in_the_datas_units_the_multiplier_only_changes_its_unit_when_rewards_an
     other = eqx.tree_at(lambda b: b.rows, buffer, rows)
     tighter = dataclasses.replace(PROBLEM, limits=tuple(0.5 * limit for limit in PROBLEM.limits))
     config = dataclasses.replace(dual_estimate.DEPENDABLE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
-    start = pd_ddpg.start(dataclasses.replace(config, initial_multiplier=1.0), PROBLEM, random.key(5))
+    start = ddpg.start(dataclasses.replace(config, initial_multiplier=1.0), PROBLEM, random.key(5))
     one, same = learn(config, PROBLEM, start, buffer, 300), learn(config, tighter, start, other, 300)
-    assert (one.multiplier_mean > 0.0).all()
+    assert (one.path.multiplier > 0.0).all()
     np.testing.assert_array_equal(same.multiplier.value, one.multiplier.value)
-    np.testing.assert_allclose(same.multiplier_mean, 16.0 * one.multiplier_mean, rtol=1e-6)
-    np.testing.assert_allclose(same.critic_cost, 0.5 * one.critic_cost, rtol=1e-6)
+    np.testing.assert_allclose(same.path.multiplier, 16.0 * one.path.multiplier, rtol=1e-6)
+    np.testing.assert_allclose(same.path.latest_cost, 0.5 * one.path.latest_cost, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "members", "ends"),
+    [
+        (PLAIN, [[0.163599, 0.157256], [0.176884, 0.136466], [0.209647, 0.128655]], [0.137897, 0.215872]),
+        (DEPENDABLE, [[3.356289, 2.699467], [3.818885, 2.576609], [3.522143, 2.348005]], [3.136614, 3.907671]),
+    ],
+    ids=["appendix", "dependable"],
+)
+def test_the_papers_learner_computes_what_it_did_before_it_was_one_of_several(buffer, config, members, ends):
+    """Recorded from the version in which it was the only one; other machines round otherwise."""
+    ensemble = dual_estimate.Config(learner=config, members=3, iterations=250)
+    state = jax.jit(lambda key: dual_estimate.start(ensemble, PROBLEM, key))(random.key(3))
+    state = jax.jit(lambda s: dual_estimate.learn(ensemble, PROBLEM, s, buffer, jnp.asarray(250)))(state)
+    np.testing.assert_allclose(state.path.multiplier, members, rtol=1e-3)
+    found = dual_estimate.estimate(state)
+    np.testing.assert_allclose([found.low[0], found.high[0]], ends, rtol=2e-3)

@@ -18,6 +18,8 @@ the logged ones, in standard deviations of those, and how often they leave their
 probability the actors give to choices that were rarely logged at the most similar states.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -28,9 +30,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from numpy.typing import NDArray
 
 from apdo import objective
-from apdo.algorithms import pd_ddpg
 from apdo.core import descent, networks
 from apdo.core.data import Transition
+from apdo.off_policy import contract, critics, kinds
 from apdo.problem import Problem
 
 NEIGHBOURS = 100
@@ -51,15 +53,18 @@ class Logged(eqx.Module):
 
 
 def behaviour_critic(
-    learner: pd_ddpg.Learner, problem: Problem, logged: Logged, iterations: int, key: PRNGKeyArray
-) -> pd_ddpg.Networks:
+    learner: contract.Settings, problem: Problem, logged: Logged, iterations: int, key: PRNGKeyArray
+) -> critics.Critics:
     """Critics of the policy that was logged, by as many iterations of temporal differences."""
     start_key, run_key = random.split(key)
-    first = pd_ddpg.start(learner, problem, start_key).learned
+    first = critics.init(
+        random.split(start_key, 3)[0], problem, 1 + problem.constraints, learner.critic_hidden, clock=learner.clock
+    )
     discount = jnp.asarray(objective.sum_discounts(problem))
-    target_rate = pd_ddpg.following(learner, problem, iterations)
+    own = learner.units == "own"
+    target_rate = learner.target_rate if own else critics.settling(learner.target_rate, problem, iterations)
 
-    def targets(target: pd_ddpg.Networks, rows: Int[Array, " B"]) -> Float[Array, "K B"]:
+    def targets(target: critics.Critics, rows: Int[Array, " B"]) -> Float[Array, "K B"]:
         batch = jax.tree.map(lambda leaf: leaf[rows], logged.batch)
         now = jnp.concatenate([batch.reward[None], batch.cost.T])
         after = target.q(batch.next_observation, logged.next_action[rows], batch.step + 1)
@@ -73,24 +78,25 @@ def behaviour_critic(
         wanted = targets(target, rows)
         batch = logged.batch
 
-        def loss(critics: networks.MLP) -> Float[Array, ""]:
-            candidate = eqx.tree_at(lambda n: n.critics, learned, critics)
+        def loss(stack: networks.MLP) -> Float[Array, ""]:
+            candidate = eqx.tree_at(lambda c: c.stack, learned, stack)
             error = wanted - candidate.q(batch.observation[rows], batch.action[rows], batch.step[rows])
             return jnp.sum(jnp.mean(jnp.square(error), axis=-1))
 
         rate = learner.critic_rate * (1.0 - (1.0 - learner.last_rate) * i / iterations)
-        critics, optimiser = descent.step(optax.adam(rate), learned.critics, jax.grad(loss)(learned.critics), optimiser)
-        learned = eqx.tree_at(lambda n: n.critics, learned, critics)
-        follow = lambda new, old: target_rate * new + (1.0 - target_rate) * old  # noqa: E731
-        return learned, jax.tree.map(follow, learned, target), optimiser
+        stack, optimiser = descent.step(optax.adam(rate), learned.stack, jax.grad(loss)(learned.stack), optimiser)
+        learned = eqx.tree_at(lambda c: c.stack, learned, stack)
+        return learned, jax.tree.map(partial(critics.follow, target_rate), learned, target), optimiser
 
-    start = (first, first, descent.init(optax.adam(learner.critic_rate), first.critics))
+    start = (first, first, descent.init(optax.adam(learner.critic_rate), first.stack))
     return jax.lax.fori_loop(0, iterations, once, start)[0]
 
 
-def actions(members: pd_ddpg.LearnerState, observation: Float[Array, "B O"]) -> Float[Array, "E B A"]:
+def actions(
+    learner: contract.Settings, members: contract.OwnState, observation: Float[Array, "B O"]
+) -> Float[Array, "E B A"]:
     """What each member's actor does."""
-    return jax.vmap(lambda learned: learned.mu(observation))(members.learned)
+    return jax.vmap(lambda member: kinds.of(learner).actions(member, observation))(members)
 
 
 def coverage_of_vectors(

@@ -1,0 +1,139 @@
+"""Gradient steps per second of sac-lag's learner, next to stable-baselines3's SAC on the same machine.
+
+    python -m benchmarks.off_policy_speed                                    ours alone
+    python -m benchmarks.off_policy_speed --sb3 .venv-sb3/bin/python         and theirs, in a process of its own
+
+The problem has HalfCheetah's shape: 17 numbers seen, 6 done. Networks are 256 × 256 with ReLU, minibatches 256. Both
+learn from a filled buffer without an environment. Theirs has two critics; ours has two of the reward and as many of
+the cost as `--costs` says, so that its step is so much more work. Several learners share their kernels (`--learners`).
+One JSON line for each figure: the median and the best of several repetitions after compilation, and as many steps as
+a second of one core makes, which does not depend on what else the machine does.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import time
+
+import jax
+import jax.numpy as jnp
+from jax import random
+
+from apdo.algorithms import sac_lag
+from apdo.core import replay
+from apdo.core.data import Transition
+from apdo.off_policy import sac
+from apdo.off_policy.units import empty_buffer
+from apdo.problem import Problem
+from benchmarks.speed import report, timed
+
+SEEN, DONE, ROWS = 17, 6, 20_000
+THEIRS = """
+import json, statistics, sys, time
+import gymnasium, numpy as np, torch
+from stable_baselines3 import SAC
+
+class Blank(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, ({seen},), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, ({done},), np.float32)
+    def reset(self, seed=None, options=None):
+        return self.observation_space.sample(), {{}}
+    def step(self, action):
+        return self.observation_space.sample(), float(action[0]), False, False, {{}}
+
+torch.set_num_threads({threads})
+shape = dict(net_arch=[256, 256])
+model = SAC("MlpPolicy", Blank(), batch_size=256, policy_kwargs=shape, learning_starts={rows}, buffer_size={rows})
+model.learn(2000)
+seconds, work = [], []
+for _ in range({repetitions} + 1):
+    began, spent = time.perf_counter(), time.process_time()
+    model.train(gradient_steps={steps}, batch_size=256)
+    seconds.append((time.perf_counter() - began) / {steps})
+    work.append((time.process_time() - spent) / {steps})
+print(json.dumps({{"seconds": seconds[1:], "work": work[1:], "torch": torch.__version__}}))
+"""
+
+
+def filled(problem: Problem, rows: int) -> replay.Replay:
+    """A buffer of random transitions."""
+    keys = random.split(random.key(0), 5)
+    batch = Transition(
+        observation=random.normal(keys[0], (rows, SEEN)),
+        action=random.uniform(keys[1], (rows, DONE), minval=-1.0),
+        reward=random.normal(keys[2], (rows,)),
+        cost=random.uniform(keys[3], (rows, 1)),
+        next_observation=random.normal(keys[4], (rows, SEEN)),
+        terminated=jnp.zeros(rows, dtype=bool),
+        truncated=jnp.zeros(rows, dtype=bool),
+        step=jnp.arange(rows, dtype=jnp.int32) % problem.horizon,
+    )
+    return replay.insert(empty_buffer(problem, rows), batch)
+
+
+def ours(costs: int, learners: int, iterations: int, repetitions: int) -> float:
+    """Our gradient steps per second of a core, of all learners together."""
+    problem = Problem(
+        observation_size=SEEN,
+        action_size=DONE,
+        batch=ROWS,
+        limits=(25.0,),
+        discount=0.99,
+        cost_discount=1.0,
+        horizon=1000,
+        truncates=True,
+    )
+    config = dataclasses.replace(sac_lag.ONLINE, costs=costs, dual_rate=0.0)
+    buffer = filled(problem, ROWS)
+    state = jax.vmap(lambda key: sac.start(config, problem, key))(random.split(random.key(1), learners))
+
+    def learn(state: sac.State, buffer: replay.Replay) -> sac.State:
+        one = lambda own: sac.learn(config, problem, own, buffer, jnp.asarray(iterations))  # noqa: E731
+        if learners == 1:
+            alone = one(jax.tree.map(lambda leaf: leaf[0], state))
+            return jax.tree.map(lambda leaf: leaf[None], alone)
+        return jax.vmap(one)(state)
+
+    compiled = jax.jit(learn)
+    jax.block_until_ready(compiled(state, buffer))
+    spent = time.process_time()
+    seconds, _ = timed(compiled, state, buffer, repetitions=repetitions)
+    core = (repetitions + 1) * learners * iterations / (time.process_time() - spent)
+    each = [learners * iterations / s for s in seconds]
+    facts = {"best": max(each), "per_core_second": round(core, 2), "costs": costs, "learners": learners}
+    report("sac-lag gradient steps", statistics.median(each), "1/s", **facts)
+    return core
+
+
+def theirs(python: str, threads: int, iterations: int, repetitions: int) -> float:
+    """Stable-baselines3's."""
+    code = THEIRS.format(seen=SEEN, done=DONE, rows=ROWS, threads=threads, steps=iterations, repetitions=repetitions)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    each = [1.0 / s for s in said["seconds"]]
+    core = 1.0 / statistics.mean(said["work"])
+    facts = {"best": max(each), "per_core_second": round(core, 2), "torch": said["torch"]}
+    report("stable-baselines3 SAC gradient steps", statistics.median(each), "1/s", **facts)
+    return core
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--costs", type=int, nargs="*", default=[4, 2])
+    parser.add_argument("--learners", type=int, nargs="*", default=[1])
+    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--sb3", default="", help="a Python with stable-baselines3")
+    parser.add_argument("--threads", type=int, default=2, help="threads of theirs")
+    given = parser.parse_args()
+    found = [ours(c, n, given.iterations, given.repetitions) for c in given.costs for n in given.learners]
+    if given.sb3:
+        other = theirs(given.sb3, given.threads, given.iterations, given.repetitions)
+        report("sac-lag against stable-baselines3, steps per second of a core", found[0] / other, "times")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""One iteration of constrained soft actor-critic, and what it draws (the equations are in `sac`)."""
+
+import dataclasses
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import random
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from apdo import objective
+from apdo.core import descent, dual, networks, replay
+from apdo.core.data import Transition
+from apdo.core.statistics import Statistics, normalised
+from apdo.off_policy import cloning, critics
+from apdo.off_policy.path import BLOCK
+from apdo.off_policy.sac_state import TWINS, Learner, Networks, State, target_entropy
+from apdo.problem import Problem
+
+_TARGETS, _ACTOR, _DUAL = range(3)
+
+
+class Draws(eqx.Module):
+    """What the iterations draw at random, the iterations in front."""
+
+    batch: Transition
+    starts: Float[Array, "*n B O"] | None
+    """First observations of episodes, where the multipliers are learned too."""
+    noise: Float[Array, "*n U B A"] | None
+    """Standard normal, for the targets, the actor and the dual gradient; None where actions are choices."""
+
+
+def draw(
+    config: Learner,
+    problem: Problem,
+    buffer: replay.Replay,
+    starts: tuple[Int[Array, " C"], Int[Array, ""]] | None,
+    key: PRNGKeyArray,
+    statistics: Statistics | None,
+) -> Draws:
+    """What the iterations of a block draw, at once."""
+    minibatch_key, start_key, noise_key = random.split(key, 3)
+    shape = (BLOCK, config.minibatch)
+    first = noise = None
+    if starts is not None:
+        index = starts[0][random.randint(start_key, shape, 0, starts[1])]
+        first = normalised(statistics, replay.take(buffer, index)).observation
+    if not problem.discrete_actions:
+        noise = random.normal(noise_key, (BLOCK, 3, config.minibatch, problem.action_size))
+    return Draws(normalised(statistics, replay.sample(buffer, minibatch_key, shape)), first, noise)
+
+
+def cautious(config: Learner, q: Float[Array, "N B ..."], constraints: int) -> Float[Array, "K B ..."]:
+    """What actor and multipliers see of N critics: the lower reward twin, and mean + k · deviation of each cost's."""
+    each = q[TWINS:].reshape(constraints, config.costs, *q.shape[1:])
+    mean = jnp.mean(each, axis=1)
+    if config.caution and config.costs > 1:
+        # Where critics agree to the last digit the root has no slope.
+        variance = jnp.maximum(jnp.var(each, axis=1), jnp.finfo(q.dtype).tiny)
+        mean = mean + config.caution * jnp.sqrt(variance)
+    return jnp.concatenate([jnp.min(q[:TWINS], axis=0, keepdims=True), mean])
+
+
+def targets(
+    config: Learner, problem: Problem, learned: Networks, target: critics.Critics, temperature: Array, draws: Draws
+) -> Float[Array, "N B"]:
+    """y for both twins and z for every cost critic; at a terminated step the reward and the costs alone."""
+    batch, m = draws.batch, problem.constraints
+    s, step = batch.next_observation, batch.step + 1
+    if learned.discrete:
+        log_p = learned.log_probabilities(s)
+        q = target.of_choices(s, step)
+        soft = jnp.sum(jnp.exp(log_p) * (jnp.min(q[:TWINS], axis=0) - temperature * log_p), axis=-1)
+        costs = jnp.sum(jnp.exp(log_p)[None] * q[TWINS:], axis=-1)
+    else:
+        assert draws.noise is not None
+        action, log_density = learned.distributions(s).at(draws.noise[_TARGETS])
+        q = target.q(s, action, step)
+        soft = jnp.min(q[:TWINS], axis=0) - temperature * log_density
+        costs = q[TWINS:]
+    after = jnp.concatenate([jnp.broadcast_to(soft[None], (TWINS, *soft.shape)), costs])
+    now = jnp.concatenate([batch.reward[None], batch.cost.T])
+    repeats = jnp.asarray([TWINS] + [config.costs] * m)
+    of_critic = jnp.repeat(jnp.arange(1 + m), repeats, total_repeat_length=after.shape[0])
+    discount = jnp.asarray(objective.sum_discounts(problem))[of_critic]
+    alive = 1.0 - batch.terminated.astype(now.dtype)
+    return now[of_critic] + discount[:, None] * alive[None] * after
+
+
+class Judged(eqx.Module):
+    """An actor at some states, in the eyes of critics."""
+
+    values: Float[Array, " K"]
+    """Return and costs, as `cautious` sees them, on average."""
+    entropy: Float[Array, ""]
+    action: Float[Array, "B A"]
+    """What it does: actions, or probabilities of choices."""
+
+
+def judge(
+    config: Learner,
+    actor: Networks,
+    judges: critics.Critics,
+    s: Float[Array, "B O"],
+    step: Int[Array, " B"],
+    noise: Float[Array, "B A"] | None,
+    constraints: int,
+) -> Judged:
+    """What the critics say of the actor; of choices, the expectation over them."""
+    if actor.discrete:
+        log_p = actor.log_probabilities(s)
+        p = jnp.exp(log_p)
+        values = jnp.sum(p[None] * cautious(config, judges.of_choices(s, step), constraints), axis=-1)
+        return Judged(jnp.mean(values, axis=-1), -jnp.mean(jnp.sum(p * log_p, axis=-1)), p)
+    assert noise is not None
+    action, log_density = actor.distributions(s).at(noise)
+    values = cautious(config, judges.q(s, action, step), constraints)
+    return Judged(jnp.mean(values, axis=-1), -jnp.mean(log_density), action)
+
+
+def iterate(
+    config: Learner,
+    problem: Problem,
+    state: State,
+    draws: Draws,
+    limit: Float[Array, " M"],
+    rate: float | Float[Array, ""] = 1.0,
+    follow: float | None = None,
+    unseen: float | Float[Array, " M"] = 0.0,
+) -> tuple[State, Float[Array, " M"]]:
+    """One iteration on a minibatch, and the actor's cost by the critics; rates are multiplied by `rate`.
+
+    The multipliers see `unseen` cost on top of what the critics say; all costs are in the learner's units.
+    The actor's gradient uses the critics just updated, the multipliers and the temperature the actor before its step.
+    """
+    batch, learned, m = draws.batch, state.learned, problem.constraints
+    temperature = jnp.exp(state.log_temperature)
+    wanted = targets(config, problem, learned, state.target, temperature, draws)
+
+    def critic_loss(stack: networks.MLP) -> Float[Array, ""]:
+        judges = eqx.tree_at(lambda c: c.stack, learned.critics, stack)
+        return jnp.sum(jnp.mean(jnp.square(wanted - judges.q(batch.observation, batch.action, batch.step)), axis=-1))
+
+    stack, critic_optimiser = descent.step(
+        optax.adam(rate * config.critic_rate),
+        learned.critics.stack,
+        jax.grad(critic_loss)(learned.critics.stack),
+        state.critic_optimiser,
+    )
+    judges = eqx.tree_at(lambda c: c.stack, learned.critics, stack)
+    price = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
+
+    def actor_loss(actor: networks.MLP) -> tuple[Float[Array, ""], Judged]:
+        candidate = eqx.tree_at(lambda n: n.actor, learned, actor)
+        noise = None if draws.noise is None else draws.noise[_ACTOR]
+        found = judge(config, candidate, judges, batch.observation, batch.step, noise, m)
+        gain = jnp.vdot(price, found.values) + temperature * found.entropy
+        loss = -gain / (1.0 + jnp.sum(state.multiplier.value))
+        if config.cloning:
+            loss = loss + state.cloning * cloning.distance(found.action, batch.action, discrete=learned.discrete)
+        return loss, found
+
+    gradient, found = jax.grad(actor_loss, has_aux=True)(learned.actor)
+    actor, actor_optimiser = descent.step(
+        optax.adam(rate * config.actor_rate), learned.actor, gradient, state.actor_optimiser
+    )
+    log_temperature, temperature_optimiser = descent.step(
+        optax.adam(rate * config.temperature_rate),
+        state.log_temperature,
+        found.entropy - target_entropy(config, problem),
+        state.temperature_optimiser,
+    )
+    cost, multiplier = found.values[1:], state.multiplier
+    if draws.starts is not None:
+        noise = None if draws.noise is None else draws.noise[_DUAL]
+        cost = judge(config, learned, judges, draws.starts, jnp.zeros_like(batch.step), noise, m).values[1:]
+        excess = dual.relative_excess(cost + unseen, limit, jnp.zeros_like(limit))
+        unit = jnp.maximum(multiplier.integral, 1.0)
+        multiplier = dual.update(config.rule, multiplier, excess, rate * config.dual_rate, unit)
+    after = dataclasses.replace(
+        state,
+        learned=Networks(critics=judges, actor=actor, bound=learned.bound),
+        target=jax.tree.map(
+            partial(critics.follow, config.target_rate if follow is None else follow), judges, state.target
+        ),
+        log_temperature=log_temperature,
+        critic_optimiser=critic_optimiser,
+        actor_optimiser=actor_optimiser,
+        temperature_optimiser=temperature_optimiser,
+        multiplier=multiplier,
+        variance=state.variance + _MEMORY * (_variance(learned, batch.observation, found.action) - state.variance),
+        iteration=state.iteration + 1,
+    )
+    return after, cost
+
+
+def _variance(learned: Networks, s: Float[Array, "B O"], action: Float[Array, "B A"]) -> Float[Array, " A"]:
+    """The mean square of actions around the middle of their distributions; 0 of choices, which have none."""
+    if learned.discrete:
+        return jnp.zeros(action.shape[-1])
+    return jnp.mean(jnp.square(action - learned.distributions(s).mode()), axis=0)
+
+
+_MEMORY = 0.01
+"""What an iteration counts in the average of the actions' variance."""

@@ -1,0 +1,117 @@
+"""SAC-Lagrangian: warm-up, its multipliers, its bits."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks import ground_truth
+
+import apdo as library
+from apdo import loop
+from apdo.algorithms import sac_lag
+from apdo.core import dual
+from apdo.envs.tabular import TwoState
+from problems import Reach, run, training_of
+
+LEARNER = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)
+CONFIG = sac_lag.Config(learner=LEARNER, replay_capacity=2000, warm_up=300, updates=0.5)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Two seeds, with the horizon of 5, 200 samples an epoch: the first epoch is warm-up."""
+    training = training_of(sac_lag, CONFIG, Reach(costs=2), limits=(0.5, 0.01))
+    return training, *run(training, [0, 1], 4)
+
+
+def leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)]
+
+
+def test_while_it_warms_up_actions_are_random_and_nothing_is_learned(trained):
+    training, state, history = trained
+    fresh = loop.start(training, [0, 1])
+    after = loop.make_advance(training)(loop.start(training, [0, 1]), jnp.asarray(1, dtype=jnp.int32)).state
+    for ours, theirs in zip(
+        leaves(after.algorithm.learner.learned), leaves(fresh.algorithm.learner.learned), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)  # but for the data's units
+    assert np.all(np.asarray(after.algorithm.learner.iteration) == 0)
+    np.testing.assert_array_equal(state.algorithm.learner.iteration, 3 * 100)
+    assert np.all(np.asarray(history[1]["multiplier"]) == 0.0)
+
+
+def test_a_multiplier_rises_where_the_cost_is_above_its_limit(trained):
+    _, _, history = trained
+    assert np.all(np.asarray(history[-1]["cost"])[:, 1] > 0.01)
+    assert np.all(np.asarray(history[-1]["multiplier"])[:, 1] > 0.0)
+
+
+def test_epochs_one_by_one_or_together_give_the_same_bits(trained):
+    training, state, _ = trained
+    whole = loop.make_advance(training)(loop.start(training, [0, 1]), jnp.asarray(4, dtype=jnp.int32)).state
+    for ours, theirs in zip(leaves(whole.algorithm), leaves(state.algorithm), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_multiplier_moves_by_shares_of_itself_above_its_natural_size_and_by_that_below():
+    config = dataclasses.replace(CONFIG, rule=dual.Pid(proportional=0.0, far=0.0), dual_step=0.1)
+    for start, moved in ((0.0, 0.05), (0.5, 0.55), (4.0, 4.2)):
+        before = dual.start(config.rule, jnp.asarray([start]))
+        after = sac_lag.steer(config, before, jnp.asarray([0.5]), jnp.asarray(True))
+        np.testing.assert_allclose(after.value, [moved], rtol=1e-6)
+        held = sac_lag.steer(config, before, jnp.asarray([0.5]), jnp.asarray(False))
+        np.testing.assert_array_equal(held.value, before.value)
+
+
+def test_on_a_gymnasium_environment_it_trains_keeps_its_best_policy_and_exports_it(tmp_path):
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from host_environments import Line
+
+    result = library.train(
+        "sac-lag",
+        Line,
+        costs="obs[0] > 0.5",
+        limits=1.0,
+        max_episode_steps=6,
+        out=tmp_path / "run",
+        quiet=True,
+        batch=60,
+        epochs=3,
+        warm_up=60,
+        replay_capacity=200,
+        updates=0.2,
+        **{
+            f"learner__{name}": getattr(LEARNER, name)
+            for name in ("critic_hidden", "actor_hidden", "minibatch", "costs")
+        },
+    )
+    assert result.best[0].epoch >= 0
+    seen = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    assert np.abs(result.policy(seen)).max() <= 1.0
+    result.policy.save(tmp_path / "policy.npz")
+    with np.load(tmp_path / "policy.npz") as stored:
+        assert (str(stored["kind"]), str(stored["activation"])) == ("squashed", "relu")
+
+
+def test_on_two_states_the_multiplier_comes_near_the_exact_price():
+    """One-hot states and no hidden layers: what is learned is a table. λ* is from the linear program."""
+    learner = dataclasses.replace(
+        sac_lag.ONLINE,
+        critic_hidden=(),
+        actor_hidden=(),
+        critic_rate=1e-2,
+        actor_rate=1e-2,
+        dual_rate=1e-3,
+        minibatch=64,
+        costs=2,
+    )
+    config = sac_lag.Config(learner=learner, replay_capacity=20_000, warm_up=1000, updates=0.2, margin=0.0)
+    task = TwoState()
+    _, optimum = ground_truth.solved(task)
+    _, history = run(training_of(sac_lag, config, task, environments=20), [0], 80)
+    multiplier, cost = (np.asarray([row[name][0, 0] for row in history[40:]]) for name in ("multiplier", "cost"))
+    assert multiplier.mean() == pytest.approx(optimum.multipliers[0], rel=0.25)
+    assert cost.mean() == pytest.approx(task.limits[0], rel=0.1)
