@@ -25,9 +25,13 @@ def experiment(**changes):
 
 
 def enter(folder, names=tuple(CHANGES)):
-    made = [runner.enter(experiment(**CHANGES[name]), folder / name, lambda _: None) for name in names]
-    assert all(isinstance(one, runner.Opened) for one in made)
-    return made
+    return [opened(folder / name, **CHANGES[name]) for name in names]
+
+
+def opened(folder, **changes):
+    found = runner.enter(experiment(**changes), folder, lambda _: None)
+    assert isinstance(found, runner.Opened)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +78,10 @@ def test_numbers_that_python_looks_at_stay_constants_and_others_become_arguments
 
 def test_runs_that_differ_in_more_than_numbers_are_in_programs_of_their_own(tmp_path):
     changes = [{"limits": 0.1}, {"limits": 0.2}, {"limits": 0.2, "batch": 400}, {"limits": 0.3, "constrain": "total"}]
-    opened = [runner.enter(experiment(**change), tmp_path / str(i), lambda _: None) for i, change in enumerate(changes)]
-    names = [[one.record.folder.name for one in group] for group in together.groups(opened)]
+    every = [opened(tmp_path / str(i), **change) for i, change in enumerate(changes)]
+    names = [[one.record.folder.name for one in group] for group in together.groups(every)]
     assert sorted(names) == [["0", "1"], ["2"], ["3"]]
-    for one in opened:
+    for one in every:
         one.record.release()
 
 
@@ -116,7 +120,9 @@ def test_a_run_of_a_group_is_a_run_like_any_other(folder):
 
 def test_an_interrupted_group_goes_on_with_the_same_bits(folder, tmp_path, monkeypatch):
     class Asked(together.Stop):
-        asked = True
+        @property
+        def asked(self):
+            return True
 
     with monkeypatch.context() as patch:
         patch.setattr(together, "Stop", Asked)
