@@ -148,7 +148,8 @@ def test_every_actor_is_judged_by_every_critic():
     learner = ddpg.Learner(critic_hidden=(8,), action_noise=0.3)
     members = jax.vmap(lambda key: ddpg.start(learner, PROBLEM, key))(random.split(random.key(0), 3))
     first, key = random.normal(random.key(1), (50, 2)), random.key(2)
-    table = dual_estimate.judgements(learner, PROBLEM, members, first, key)
+    config = dual_estimate.Config(learner=learner)
+    table = dual_estimate.judgements(config, PROBLEM, members, first, key)
     noise = 0.3 * random.normal(key, (50, 1))
     for e in range(3):
         for f in range(3):

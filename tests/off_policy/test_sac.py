@@ -11,7 +11,7 @@ from jax import random
 
 from apdo import loop
 from apdo.algorithms import apdo
-from apdo.core import critics, policies, replay
+from apdo.core import critics, gaussian, policies, replay
 from apdo.core.data import Transition
 from apdo.errors import InvalidInput
 from apdo.off_policy import dual_estimate, sac, sac_iteration, sac_state
@@ -168,6 +168,7 @@ def test_an_actor_as_an_on_policy_one_has_its_mean_and_about_its_deviation():
     s = jnp.asarray([0.3, -0.2])
     np.testing.assert_allclose(policy(s).mode(), squashed(s).mode(), rtol=1e-4, atol=1e-6)
     draws = jax.vmap(squashed(s).sample)(random.split(random.key(2), 4000))
+    assert isinstance(policy, gaussian.Policy)
     np.testing.assert_allclose(jnp.exp(policy.log_std), draws.std(axis=0), rtol=0.25)
 
 

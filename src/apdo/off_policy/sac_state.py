@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from math import inf
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -64,10 +63,16 @@ class Learner:
     averaged: float = option(
         0.5, "share of the iterations, the last ones, whose mean λ^OFF is", OURS, above=0.0, most=1.0
     )
-    clock: ClassVar[bool] = True
-    """Critics see the time, where the horizon ends an episode."""
-    units: ClassVar[str] = "powers"
-    """Rewards and costs are counted in powers of two near the data's spread."""
+
+    @property
+    def clock(self) -> bool:
+        """Critics see the time, where the horizon ends an episode."""
+        return True
+
+    @property
+    def units(self) -> str:
+        """Rewards and costs are counted in powers of two near the data's spread."""
+        return "powers"
 
 
 class Networks(eqx.Module):
