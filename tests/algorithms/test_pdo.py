@@ -84,11 +84,11 @@ def test_a_multiplier_never_falls_below_zero_and_a_step_of_zero_holds_it(options
 def test_the_dual_step_is_taken_against_the_limit_less_its_margin():
     options: dict[str, Any] = OWN | {"margin": 1.0}
     config = pdo.Config(dual_step=0.3, **options)
-    _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 200.0), [5.0, 400.0])
+    _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (0.5, 200.0), [5.0, 400.0])
     cost, error = np.asarray(metrics["cost"]), np.asarray(metrics["cost_error"])
-    enforced = np.asarray([1.0, 200.0]) - np.minimum(error, [0.1, 20.0])
+    enforced = np.asarray([0.5, 200.0]) - np.minimum(error, [0.1, 40.0])
     assert error[0] > 0.1
-    assert error[1] < 20.0
+    assert error[1] < 40.0
     np.testing.assert_allclose(after.multiplier.value, [5.0, 400.0] + 0.3 * (cost - enforced), rtol=1e-5)
 
 

@@ -49,8 +49,16 @@ CONFIGS: dict[str, Any] = {
     "apdo, multipliers and policy": (apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, check=False, **SMALL)),
 }
 REWARD, COST = 1024.0, 2.0**-10
-MORE = {"pdo, ascent", "pdo, Adam", "cpo, return first", "apdo, multipliers"}
-"""Whose own part has the law tested where it stands (core/test_dual, core/test_dial)."""
+MORE = {"pdo, ascent", "pdo, Adam", "pdo, PPO", "pdo, safety first", "cpo, return first", "apdo, multipliers"}
+MORE |= {"cup", "p3o", "ipo", "crpo"}
+"""Whose own part has the law tested where it stands (core/test_dual, core/test_dial), or differs in little else."""
+
+
+def marked(names, more=MORE):
+    """The names, those with more of the same marked as slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in more)) for name in names]
+
+
 QUICK: dict[str, Any] = {"minibatches": 2, "passes": 2}
 PPO = primal_steps.Ppo(**QUICK)
 NAMED: dict[str, Any] = {
@@ -87,7 +95,7 @@ def trained(name, reward, cost):
     return [np.asarray(leaf) for leaf in policy], np.asarray([row.get("multiplier", np.nan) for row in history])
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in MORE)) for name in CONFIGS])
+@pytest.mark.parametrize("name", marked(CONFIGS))
 def test_other_units_give_the_same_policies_bit_for_bit_and_multipliers_in_those_units(name):
     plain, multipliers = trained(name, 1.0, 1.0)
     assert np.any(multipliers > 0)
@@ -97,7 +105,7 @@ def test_other_units_give_the_same_policies_bit_for_bit_and_multipliers_in_those
     np.testing.assert_array_equal(priced, multipliers * np.float32(REWARD / COST))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", marked(NAMED))
 def test_the_same_holds_of_algorithms_without_multipliers_of_their_own(name):
     plain, multipliers = trained(name, 1.0, 1.0)
     policy, priced = trained(name, REWARD, COST)
@@ -106,7 +114,7 @@ def test_the_same_holds_of_algorithms_without_multipliers_of_their_own(name):
     np.testing.assert_array_equal(priced, multipliers * np.float32(REWARD / COST))
 
 
-@pytest.mark.parametrize("algorithm", ["pdo", "cpo", "apdo"])
+@pytest.mark.parametrize("algorithm", marked(["pdo", "cpo", "apdo"], more={"cpo", "apdo"}))
 def test_the_same_holds_with_a_gymnasium_environment_and_normalised_observations(tmp_path, algorithm):
     options: dict[str, Any] = {"policy.hidden": (8,), "critic.hidden": (8,), "batch": 60, "epochs": 3}
     if algorithm == "apdo":
