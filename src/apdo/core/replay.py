@@ -96,6 +96,14 @@ def episode_starts(replay: Replay) -> tuple[Int[Array, " C"], Int[Array, ""]]:
     return jnp.nonzero(first, size=replay.capacity, fill_value=0)[0], jnp.sum(first)
 
 
+def sample_starts(
+    replay: Replay, starts: tuple[Int[Array, " C"], Int[Array, ""]], key: PRNGKeyArray, shape: tuple[int, ...]
+) -> Transition:
+    """First transitions of episodes, drawn at random from those that `episode_starts` gives."""
+    rows, count = starts
+    return take(replay, rows[jax.random.randint(key, shape, 0, count)])
+
+
 def spread(replay: Replay) -> Float[Array, " K"]:
     """The standard deviation of the reward and of each cost over the transitions in the ring."""
     first = replay.observation_size + replay.action_size

@@ -50,9 +50,7 @@ def draw(
     shape = (BLOCK, config.minibatch)
     first = noise = None
     if starts is not None:
-        rows, count = starts
-        drawn = replay.take(buffer, rows[random.randint(start_key, shape, 0, count)])
-        first = normalised(statistics, drawn).observation
+        first = normalised(statistics, replay.sample_starts(buffer, starts, start_key, shape)).observation
     if config.action_noise and not problem.discrete_actions:
         around = random.normal(noise_key, (BLOCK, 3, config.minibatch, problem.action_size))
         noise = config.action_noise * around

@@ -157,9 +157,8 @@ def best_actor(
     """
     problem, units = view(config.learner, problem, buffer)
     price = estimate(members).multiplier / units.price
-    rows, count = replay.episode_starts(buffer)
     place_key, noise_key = random.split(key)
-    drawn = replay.take(buffer, rows[random.randint(place_key, (_JUDGED,), 0, count)])
+    drawn = replay.sample_starts(buffer, replay.episode_starts(buffer), place_key, (_JUDGED,))
     first = normalised(statistics, drawn).observation
     q = judgements(config, problem, members, first, noise_key)
     limit = units.limit if unseen is None else units.limit - unseen / units.total

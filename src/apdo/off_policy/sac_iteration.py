@@ -45,8 +45,7 @@ def draw(
     shape = (BLOCK, config.minibatch)
     first = noise = None
     if starts is not None:
-        index = starts[0][random.randint(start_key, shape, 0, starts[1])]
-        first = normalised(statistics, replay.take(buffer, index)).observation
+        first = normalised(statistics, replay.sample_starts(buffer, starts, start_key, shape)).observation
     if not problem.discrete_actions:
         noise = random.normal(noise_key, (BLOCK, 3, config.minibatch, problem.action_size))
     return Draws(normalised(statistics, replay.sample(buffer, minibatch_key, shape)), first, noise)
