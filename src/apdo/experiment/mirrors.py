@@ -90,7 +90,7 @@ class WeightsAndBiases:
     def close(self) -> None:
         """End the run there."""
         if self._run is not None:
-            self._run.finish(quiet=True)
+            self._run.finish()
 
 
 @dataclasses.dataclass(frozen=True)

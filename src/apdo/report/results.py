@@ -175,7 +175,12 @@ def _draw_panel(panel: Axes, here: Sequence[Entry], name: str, cost: int) -> Non
             panel.plot(places, limits, "_", color=colour, markersize=12, alpha=0.5)
     values = _values(here, name)
     if min(values) > 0 and max(values) >= 20 * min(values):
+        from matplotlib.ticker import NullFormatter
+
         panel.set_xscale("log")
+        # Decades as plain numbers: the usual labels are formulas, and text is not parsed for any.
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _final(run: Run, cost: int) -> float:
