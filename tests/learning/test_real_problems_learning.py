@@ -27,18 +27,14 @@ def test_on_the_turbine_cpo_cuts_damage_and_over_speed(tmp_path):
     assert np.all(costs[-3:].mean(axis=0) < 0.5 * costs[0])
 
 
-@pytest.mark.xfail(
-    reason="relative gains hardly see a cost that is near its limit from the first; see docs/transfer.md",
-    raises=AssertionError,
-    strict=False,
-)
 def test_on_large_queues_pdo_learns_to_keep_the_power_budget(tmp_path):
-    changes = {"buffer": 100, "epochs": 40, "batch": 6000, "primal__rate": 1.0}
+    """Over three seeds together: some begin within 2 % of the budget, where a batch's noise hides what is learned."""
+    changes = {"buffer": 100, "epochs": 40, "batch": 6000, "primal__rate": 1.0, "seeds": 3}
     result = apdo.train("pdo", "queueing", out=tmp_path / "run", quiet=True, **changes)
-    excess = result.metrics["cost"][0] - np.asarray([0.0, 0.0, 10.0])
-    first, last = np.maximum(excess[:3].mean(axis=0), 0.0), np.maximum(excess[-10:].mean(axis=0), 0.0)
+    excess = result.metrics["cost"] - np.asarray([0.0, 0.0, 10.0])
+    first, last = (np.maximum(part.mean(axis=1), 0.0) for part in (excess[:, :3], excess[:, -10:]))
     assert last.sum() < 0.5 * first.sum()
-    assert result.metrics["return"][0, -10:].mean() > 5.0
+    assert result.metrics["return"][:, -10:].mean() > 5.0
 
 
 @pytest.mark.slow
