@@ -70,7 +70,8 @@ def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[
     name, task = transfer_problems.task_of(case)
     options = case.options | ({} if case.limits is None else {"limits": case.limits})
     options |= {"seed": seeds[0], "seeds": len(seeds)} | (changes or {})
-    return settings.specify(algorithm, name, options, task=task)
+    preset = options.pop("preset", None)
+    return settings.specify(algorithm, name, options, preset=preset, task=task)
 
 
 def lengthened(case: Case) -> dict[str, Any]:
@@ -364,7 +365,7 @@ def main() -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option, for trials in --out",
+        help="an option, or preset=NAME, for trials in --out",
     )
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()

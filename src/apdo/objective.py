@@ -126,6 +126,11 @@ class Measurement(eqx.Module):
     episodes: Float[Array, ""]
     """Episodes that began in the batch."""
 
+    @property
+    def cost_deviation(self) -> Float[Array, " M"]:
+        """How far the cost of one episode is from the mean."""
+        return self.cost_error * jnp.sqrt(self.episodes)
+
 
 def measure(problem: Problem, batch: Transition) -> Measurement:
     """R(π) and C(π) of the policy that sampled the batch, from this batch alone."""

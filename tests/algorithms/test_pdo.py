@@ -55,8 +55,8 @@ def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
 
 
 @pytest.mark.parametrize("initial", [[0.5, 0.7], [40.0, 900.0]])
-def test_in_relative_units_gains_count_shares_of_the_limit_and_prices_of_the_advantages(initial):
-    """I + β u e, and K_P u e on top of it, with u the price or the multiplier, e the share by which C exceeds d."""
+def test_in_relative_units_gains_count_shares_of_what_a_cost_varies_by_and_prices_of_the_advantages(initial):
+    """I + β u e, and K_P u e on top of it, with u the price or the multiplier, e the relative excess."""
     rule = dual.Pid(proportional=0.5, far=0.0, most=0.0)
     config = pdo.Config(dual_step=0.3, rule=rule, margin=0.0, **SMALL)
     problem, batch, before, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 20.0), initial)
@@ -64,7 +64,11 @@ def test_in_relative_units_gains_count_shares_of_the_limit_and_prices_of_the_adv
     deviation = np.std(np.asarray(found.advantage, np.float64), axis=(0, 1))
     unit = np.maximum(initial, deviation[0] / deviation[1:])
     cost, limit = np.asarray(metrics["cost"]), np.asarray([1.0, 20.0])
-    excess = (cost - limit) / np.maximum(cost, limit)
+    size = np.maximum(cost, limit)
+    size = np.maximum(
+        np.maximum(np.minimum(size, 2.0 * metrics["cost_deviation"]), size / 10.0), 2.0 * metrics["cost_error"]
+    )
+    excess = np.clip((cost - limit) / size, -1.0, 1.0)
     assert excess[0] > 0.0 > excess[1]
     integral = np.maximum(initial + 0.3 * unit * excess, 0.0)
     np.testing.assert_allclose(after.multiplier.integral, integral, rtol=1e-4, atol=1e-5)

@@ -66,6 +66,29 @@ def test_trpo_shortens_a_step_that_leaves_the_trust_region(policy, samples):
     assert float(surrogate.kl(new)) <= config.radius
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0], ids=["from above", "from below"])
+def test_trpo_carries_a_cost_through_its_limit_no_further_than_is_allowed_and_otherwise_goes_to_the_edge(
+    policy, samples, side
+):
+    """The cost falls (or rises) where the advantage rises, so that a full step changes it much."""
+    cost = (-side * samples.advantage * samples.weight / 1000.0)[:, None]
+    step = jax.jit(primal_steps.improve, static_argnums=0)
+    surrogate, config = primal_steps.Surrogate.around(policy, samples), primal_steps.Trpo(radius=0.05)
+
+    def moved(allowed):
+        crossing = primal_steps.Crossing(cost, jnp.asarray([side * 0.02]), jnp.asarray([allowed]))
+        new, _, metrics = step(config, policy, (), samples, random.key(4), crossing)
+        change = float(((surrogate.ratio(new) - 1.0) @ cost)[0])
+        return 0.02 + side * change, float(metrics["kl"])
+
+    free, farthest = moved(100.0)
+    assert free < -0.05
+    np.testing.assert_allclose(farthest, improve(config, policy, samples)[2]["kl"], rtol=1e-4)
+    kept, nearer = moved(0.01)
+    assert -0.01 <= kept < 0.0
+    assert nearer < farthest
+
+
 def test_the_natural_step_is_the_dense_solution_scaled_to_the_radius(policy, samples):
     config = primal_steps.NaturalGradient(fraction=1.0, iterations=200, damping=1e-3)
     surrogate = primal_steps.Surrogate.around(policy, samples)

@@ -91,9 +91,9 @@ def test_the_margin_is_so_many_standard_errors_below_the_limit_and_at_most_a_fif
     np.testing.assert_allclose(limit, LIMIT - np.minimum(margin * ERROR, np.abs(LIMIT) / 5.0), rtol=1e-6)
 
 
-def test_a_limit_of_zero_and_a_batch_without_error_have_no_margin():
+def test_at_a_limit_of_zero_the_margin_is_all_of_the_error_and_without_error_there_is_none():
     config = dial.Config(margin=1.0)
-    np.testing.assert_array_equal(enforce(config, None, COSTS[0], limit=np.zeros(3, np.float32))[1], np.zeros(3))
+    np.testing.assert_array_equal(enforce(config, None, COSTS[0], limit=np.zeros(3, np.float32))[1], -ERROR)
     np.testing.assert_array_equal(enforce(config, None, COSTS[0], error=np.zeros(3, np.float32))[1], LIMIT)
 
 

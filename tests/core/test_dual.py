@@ -229,6 +229,20 @@ def test_an_excess_is_relative_to_the_limit_or_the_cost_whichever_is_larger_and_
     np.testing.assert_array_equal(np.sign(found), np.sign(cost - limit))
 
 
+def test_where_a_cost_hardly_varies_two_deviations_are_a_full_excess_and_a_tenth_of_the_cost_is_one_in_any_case():
+    units, many = dual.Relative.start(4), vector([0.0] * 4)
+    cost, limit = vector([1.6, 1.6, 1.6, 9.0]), vector([1.5, 1.5, 1.5, 3.0])
+    deviation = vector([0.1, 0.2, 0.0, 100.0])
+    found = units.excess(cost, limit, deviation, many)
+    np.testing.assert_allclose(found, [0.1 / 0.2, 0.1 / 0.4, 0.1 / 0.16, 6.0 / 9.0], rtol=1e-5)
+
+
+def test_an_excess_within_a_batch_s_own_noise_is_a_small_one_even_at_a_limit_of_zero():
+    units, zero = dual.Relative.start(1), vector([0.0])
+    of_noise = [float(units.excess(vector([c]), zero, vector([3.0]), vector([0.5]))[0]) for c in (0.1, -0.1, 0.5, 2.0)]
+    np.testing.assert_allclose(of_noise, [0.1, -0.1, 0.5, 1.0], rtol=1e-6)
+
+
 def test_where_cost_and_limit_are_both_small_an_excess_is_relative_to_a_tenth_of_the_largest_cost_so_far():
     """A limit of 0 is approached in ever smaller steps, and not in steps of 1 up to the last one."""
     units = seen([np.ones((2, 2, 2))] * 3, [[1.0], [50.0], [2.0]])

@@ -67,7 +67,7 @@ def test_an_alias_is_its_algorithm_with_its_options_which_the_users_override(nam
 
 
 def test_help_lists_and_run_folders_say_what_an_alias_stands_for(tmp_path, capsys):
-    said = "pdo --primal ppo --rule ascent --rule.most 20.0 --dual-step 0.02 --margin 0.0"
+    said = "pdo --primal ppo --rule ascent --rule.most 20.0 --dual-step 0.02 --margin 0.0 --overshoot 0.0"
     assert algorithms.stands_for("rcpo") == said
     assert algorithms.stands_for("pdo") == ""
     for words in (["list"], ["train", "--help"], ["train", "rcpo", "--help"]):

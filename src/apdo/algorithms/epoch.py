@@ -178,7 +178,7 @@ def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
     cost = view.measured["cost"]
     units = state.units.observe(view.estimates.advantage, cost)
     unit = units.unit(state.multiplier.integral)
-    excess = units.excess(cost, view.limit)
+    excess = units.excess(cost, view.limit, view.measured["cost_deviation"], view.measured["cost_error"])
     multiplier = dual.update(config.rule, state.multiplier, excess, config.dual_step, unit, units.price())
     return dataclasses.replace(state, multiplier=multiplier, units=units)
 

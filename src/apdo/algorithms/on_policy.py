@@ -149,6 +149,7 @@ def measure(problem: Problem, batch: Transition) -> dict[str, Array]:
         "return_error": found.objective_error,
         "cost": found.cost,
         "cost_error": found.cost_error,
+        "cost_deviation": found.cost_deviation,
         "undiscounted_cost": found.undiscounted_cost,
         "episode_length": found.length,
     }

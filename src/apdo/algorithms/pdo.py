@@ -5,7 +5,14 @@
 
 C_i(π_k) comes from the batch that π_k has just sampled, and from no other. That is the paper's dual step, in the
 problem's own units (`--preset paper`); by default the multipliers are steered by PID with gains that have no unit
-(`core.dual`). With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
+(`core.dual`).
+
+A trust-region step has the same length however near the optimum is. Along the gradient of L, which turns with λ, such
+steps throw a cost from one side of its limit to the other (on the queueing network, from +2 to -5, epoch after epoch).
+So TRPO's line search also shortens a step that would carry a cost through its limit by more than the batch can
+tell (`overshoot`; not in the paper).
+
+With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 """
 
 import dataclasses
@@ -17,6 +24,7 @@ import optax
 from jax import random
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from apdo import objective
 from apdo.algorithms import on_policy, primal_steps
 from apdo.core import critics, dial, dual, policies
 from apdo.core.advantage import standardise
@@ -51,6 +59,13 @@ class Config(dial.Config):
     )
     rule: dual.Config = option(dual.Pid(), "what moves the multipliers", OURS, choices=dual.CHOICES)
     dual_step: float = option(0.2, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf))
+    overshoot: float = option(
+        1.0,
+        "how far a step of TRPO may carry a cost through its limit, in standard errors of the batch, or in fifths of "
+        "what an episode's cost varies by where those are larger; 0: any distance",
+        OURS,
+        within=(0.0, inf),
+    )
     units: str = option(
         "relative",
         "what gains are counted in: pure numbers, which suit every problem, or the problem's own units, as the paper's",
@@ -58,6 +73,10 @@ class Config(dial.Config):
         choices=one_of("relative", "own"),
     )
     initial_multiplier: float = option(0.0, "λ^(0), the same for every constraint", PUBLISHED, within=(0.0, inf))
+
+
+_SHARE = 0.2
+"""The share of an episode's variation by which a cost may always cross its limit."""
 
 
 class State(eqx.Module):
@@ -102,11 +121,14 @@ def step(
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: found.advantage.shape[-1]]
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
-    policy, optimiser, metrics = primal_steps.improve(config.primal, policy, state.optimiser, samples, primal_key)
-    critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
     measured = on_policy.measure(problem, batch)
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
-    multiplier, units = steer(config, state, found.advantage, measured["cost"], limit)
+    crossing = crossing_of(config, problem, seen, found.advantage[..., 1:], measured, limit)
+    policy, optimiser, metrics = primal_steps.improve(
+        config.primal, policy, state.optimiser, samples, primal_key, crossing
+    )
+    critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
+    multiplier, units = steer(config, state, found.advantage, measured, limit)
     metrics |= measured | dial.measure(turned, limit)
     metrics |= {"multiplier": state.multiplier.value, "value_error": error}
     after = State(
@@ -121,16 +143,43 @@ def step(
     return after, metrics
 
 
+def crossing_of(
+    config: Config,
+    problem: Problem,
+    batch: Transition,
+    advantage: Float[Array, "T N M"],
+    measured: dict[str, Array],
+    limit: Float[Array, " M"],
+) -> primal_steps.Crossing | None:
+    """How far the step may carry costs through their limits, given their advantages; None where it may at will."""
+    if not config.overshoot or not isinstance(config.primal, primal_steps.Trpo) or config.values == "combined":
+        return None
+    centred = advantage - jnp.mean(advantage, axis=(0, 1), keepdims=True)
+    weighted = objective.step_weights(problem, batch)[..., None] * centred
+    size = jnp.maximum(jnp.abs(limit), jnp.abs(measured["cost"]))
+    varies = _SHARE * jnp.minimum(size, measured["cost_deviation"])
+    return primal_steps.Crossing(
+        advantage=weighted.reshape(-1, advantage.shape[-1]),
+        excess=measured["cost"] - limit,
+        allowed=config.overshoot * jnp.maximum(varies, measured["cost_error"]),
+    )
+
+
 def steer(
-    config: Config, state: State, advantage: Float[Array, "T N K"], cost: Float[Array, " M"], limit: Float[Array, " M"]
+    config: Config,
+    state: State,
+    advantage: Float[Array, "T N K"],
+    measured: dict[str, Array],
+    limit: Float[Array, " M"],
 ) -> tuple[dual.Multiplier, dual.Relative]:
     """The dual step, in the units that the gains are counted in; none with a step of 0, whatever the rule adds."""
     if not config.dual_step:
         return state.multiplier, state.units
+    cost = measured["cost"]
     if config.units == "own":
         return dual.update(config.rule, state.multiplier, cost - limit, config.dual_step), state.units
     units = state.units.observe(advantage, cost)
-    excess = units.excess(cost, limit)
+    excess = units.excess(cost, limit, measured["cost_deviation"], measured["cost_error"])
     unit = units.unit(state.multiplier.integral)
     return dual.update(config.rule, state.multiplier, excess, config.dual_step, unit, units.price()), units
 

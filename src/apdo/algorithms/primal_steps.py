@@ -92,6 +92,21 @@ class Samples(eqx.Module):
     """1 on average."""
 
 
+class Crossing(eqx.Module):
+    """How far a step may carry each cost through its limit, by what the samples say."""
+
+    advantage: Float[Array, "B M"]
+    """Of each cost, times what the step counts in the cost of an episode."""
+    excess: Float[Array, " M"]
+    """C - d."""
+    allowed: Float[Array, " M"]
+
+    def avoided(self, ratio: Float[Array, " B"]) -> Bool[Array, ""]:
+        """Whether no cost goes further beyond its limit, to the other side, than is allowed."""
+        after = self.excess + (ratio - 1.0) @ self.advantage
+        return jnp.all(jnp.where(self.excess > 0.0, after >= -self.allowed, after <= self.allowed))
+
+
 class Surrogate(eqx.Module):
     """The samples seen from the policy that drew them, as functions of a flat parameter vector."""
 
@@ -128,7 +143,12 @@ def init(config: Config | Passes, policy: Policy) -> optax.OptState:
 
 
 def improve(
-    config: Config, policy: Policy, optimiser: optax.OptState, samples: Samples, key: PRNGKeyArray
+    config: Config,
+    policy: Policy,
+    optimiser: optax.OptState,
+    samples: Samples,
+    key: PRNGKeyArray,
+    crossing: Crossing | None = None,
 ) -> tuple[Policy, optax.OptState, dict[str, Array]]:
     """One primal step."""
     surrogate = Surrogate.around(policy, samples)
@@ -136,7 +156,7 @@ def improve(
     accepted = jnp.asarray(True)
     match config:
         case Trpo():
-            parameters, accepted = _trust_region_step(config, surrogate, policy)
+            parameters, accepted = _trust_region_step(config, surrogate, policy, crossing)
         case NaturalGradient():
             parameters = parameters + natural_step(config, surrogate, policy)
         case LikelihoodRatio():
@@ -176,13 +196,14 @@ def natural_step(config: Trpo | NaturalGradient, surrogate: Surrogate, policy: P
 
 
 def _trust_region_step(
-    config: Trpo, surrogate: Surrogate, policy: Policy
+    config: Trpo, surrogate: Surrogate, policy: Policy, crossing: Crossing | None
 ) -> tuple[Float[Array, " P"], Bool[Array, ""]]:
     parameters, unravel = ravel_pytree(policy)
 
     def acceptable(theta: Float[Array, " P"]) -> Bool[Array, ""]:
         candidate = unravel(theta)
-        return (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= config.radius)
+        stays = jnp.asarray(True) if crossing is None else crossing.avoided(surrogate.ratio(candidate))
+        return stays & (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= config.radius)
 
     step = natural_step(config, surrogate, policy)
     found = trust_region.backtrack(acceptable, parameters, step, config.shrink, config.trials)

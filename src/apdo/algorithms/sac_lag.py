@@ -163,7 +163,9 @@ def step(
     largest = jnp.maximum(state.largest, jnp.abs(measured["cost"]))
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
     if config.multipliers == "episodes" and config.dual_step:
-        excess = dual.relative_excess(measured["cost"], limit, largest)
+        excess = dual.relative_excess(
+            measured["cost"], limit, largest, measured["cost_deviation"], measured["cost_error"]
+        )
         learner = eqx.tree_at(lambda s: s.multiplier, learner, steer(config, learner.multiplier, excess, warm))
     # The critics know nothing of an actor before their first iteration, and a limit below the given one is missed cost.
     known = config.correction * (learner.iteration > 0)

@@ -1,10 +1,11 @@
 """Which limit is enforced while training: the given one, less a margin for noise, moved by the safety dial.
 
-    d_k = d - min(m · error(C), |d| / 5) + (1 - 2 S) · [C(π_0) - d]⁺ · 2^(-k/h)
+    d_k = d - min(m · error(C), |d| / 5, if d ≠ 0) + (1 - 2 S) · [C(π_0) - d]⁺ · 2^(-k/h)
 
 **The margin.** A policy whose cost is at the limit is beyond it half of the time, by what a batch can tell. To be known
 to keep the limit it has to stay below by about as much as the batch may err, m standard errors; but a small batch must
-not ask for more than a fifth of the limit.
+not ask for more than a fifth of the limit. A limit of 0 has no fifth: a cost that can be negative can stay below it,
+and one that cannot has no error once it is 0.
 
 **The dial.**
 S = 1/2 enforces d from the first epoch to the last: the plain algorithm. S = 1 begins as far below d as the first
@@ -70,7 +71,8 @@ def enforce(
     config: Config, dial: Dial | None, cost: Float[Array, " M"], error: Float[Array, " M"], limit: Float[Array, " M"]
 ) -> tuple[Dial | None, Float[Array, " M"]]:
     """The dial for the next epoch, and d_k of this one, whose policy costs `cost`, up to a standard error."""
-    below = limit - jnp.minimum(config.margin * error, jnp.abs(limit) / 5.0) if config.margin else limit
+    most = jnp.where(limit == 0.0, inf, jnp.abs(limit) / 5.0)
+    below = limit - jnp.minimum(config.margin * error, most) if config.margin else limit
     if dial is None:
         return None, below
     first = jnp.where(dial.epoch == 0, cost, dial.first)

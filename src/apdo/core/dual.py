@@ -11,8 +11,13 @@ excess and u the unit in which a multiplier moves,
 **Units.** In the paper e = C - d and u = 1, so that a gain that suits one problem suits no other. By default gains are
 pure numbers (`Relative`):
 
-    e_i = (C_i - d_i) / max(|d_i|, |C_i|, C_i's largest so far / 10),  within ±1
+    e_i = (C_i - d_i) / s_i, within ±1
+    s_i = max(min(b_i, 2 σ_i), b_i / 10, 2 ε_i),   b_i = max(|d_i|, |C_i|, C_i's largest so far / 10)
     u_i = max(I_i, p_i),   p_i ≈ σ(A_R) / σ(A_Ci)
+
+σ_i is the deviation of an episode's cost, and ε_i the standard error of the batch's. A step within a trust region moves
+a cost by so many σ_i at most: where a cost hardly varies, an excess of a few percent of it is a large one. And an
+excess that may be the batch's own noise is a small one, however small the limit.
 
 σ(A) is the deviation of a batch's advantages, so that their ratio p is the multiplier at which reward and cost pull a
 policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. The ratio is
@@ -180,9 +185,15 @@ class Relative(eqx.Module):
         """p, a multiplier of natural size. A cost whose advantages never varied cannot be priced; its price is 0."""
         return jnp.where(self.jumped > 0.0, self.jumped, self.ratio)
 
-    def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
+    def excess(
+        self,
+        cost: Float[Array, " M"],
+        limit: Float[Array, " M"],
+        deviation: Float[Array, " M"] | None = None,
+        error: Float[Array, " M"] | None = None,
+    ) -> Float[Array, " M"]:
         """e: how far a cost is above its limit, within ±1."""
-        return relative_excess(cost, limit, self.largest)
+        return relative_excess(cost, limit, self.largest, deviation, error)
 
     def jump(self, estimate: Float[Array, " M"]) -> "Relative":
         """After a jump to this estimate of λ*."""
@@ -190,12 +201,28 @@ class Relative(eqx.Module):
 
 
 def relative_excess(
-    cost: Float[Array, " M"], limit: Float[Array, " M"], largest: Float[Array, " M"]
+    cost: Float[Array, " M"],
+    limit: Float[Array, " M"],
+    largest: Float[Array, " M"],
+    deviation: Float[Array, " M"] | None = None,
+    error: Float[Array, " M"] | None = None,
 ) -> Float[Array, " M"]:
-    """How far a cost is above its limit, within ±1, where the largest cost so far, in size, was `largest`."""
+    """How far a cost is above its limit, within ±1, where the largest cost so far, in size, was `largest`.
+
+    `deviation` is that of an episode's cost, and `error` the standard error of the mean, where they are known.
+    """
     size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), largest / 10.0)
+    if deviation is not None:
+        size = jnp.maximum(jnp.minimum(size, _DEVIATIONS * deviation), size / 10.0)
+    if error is not None:
+        size = jnp.maximum(size, _ERRORS * error)
     return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)
 
+
+_DEVIATIONS = 2.0
+"""Deviations of an episode's cost that are a large excess."""
+_ERRORS = 2.0
+"""Standard errors of a batch's mean below which no excess is a large one."""
 
 _MEMORY = 0.1
 """The least that a batch counts among all before."""
