@@ -66,27 +66,50 @@ def test_trpo_shortens_a_step_that_leaves_the_trust_region(policy, samples):
     assert float(surrogate.kl(new)) <= config.radius
 
 
-@pytest.mark.parametrize("side", [1.0, -1.0], ids=["from above", "from below"])
 def test_trpo_carries_a_cost_through_its_limit_no_further_than_is_allowed_and_otherwise_goes_to_the_edge(
-    policy, samples, side
+    policy, samples
 ):
     """The cost falls (or rises) where the advantage rises, so that a full step changes it much."""
-    cost = (-side * samples.advantage * samples.weight / 1000.0)[:, None]
     step = jax.jit(primal_steps.improve, static_argnums=0)
-    surrogate, config = primal_steps.Surrogate.around(policy, samples), primal_steps.Trpo(radius=0.05)
+    surrogate, config = primal_steps.Surrogate.around(policy, samples), primal_steps.Trpo(radius=0.005)
+    half = jnp.ones((2, 1000))
+    full = float(improve(config, policy, samples)[2]["surrogate_gain"])
+    for side in (1.0, -1.0):
+        cost = (-side * samples.advantage * samples.weight / 1000.0)[:, None]
 
-    def moved(allowed):
-        crossing = primal_steps.Crossing(cost, jnp.asarray([side * 0.02]), jnp.asarray([allowed]))
-        new, _, metrics = step(config, policy, (), samples, random.key(4), crossing)
-        change = float(((surrogate.ratio(new) - 1.0) @ cost)[0])
-        return 0.02 + side * change, float(metrics["kl"])
+        def moved(allowed, side=side, cost=cost):
+            excess = jnp.asarray([side * 0.3 * full])
+            crossing = primal_steps.Crossing(cost, half, excess, jnp.asarray([allowed * full]))
+            new, _, metrics = step(config, policy, (), samples, random.key(4), crossing)
+            change = float(((surrogate.ratio(new) - 1.0) @ cost)[0])
+            return 0.3 + side * change / full, float(metrics["kl"])
 
-    free, farthest = moved(100.0)
-    assert free < -0.05
-    np.testing.assert_allclose(farthest, improve(config, policy, samples)[2]["kl"], rtol=1e-4)
-    kept, nearer = moved(0.01)
-    assert -0.01 <= kept < 0.0
-    assert nearer < farthest
+        free, farthest = moved(100.0)
+        np.testing.assert_allclose(free, 0.3 - 1.0, rtol=1e-3)
+        kept, nearer = moved(0.2)
+        np.testing.assert_allclose(kept, -0.2, atol=0.05)
+        np.testing.assert_allclose(nearer / farthest, 0.5**2, rtol=0.2)
+
+
+def test_a_step_that_only_pleases_the_samples_noise_is_not_believed_to_change_a_cost(policy, samples):
+    """Rewards and costs of pure noise: the whole batch promises a large change, and one half says the other errs."""
+    noise = random.normal(random.key(9), (1000,))
+    idle = primal_steps.Samples(samples.observation, samples.action, noise, jnp.ones(1000))
+    surrogate, cost = primal_steps.Surrogate.around(policy, idle), (-noise / 1000.0)[:, None]
+    apart = jnp.stack([jnp.arange(1000) % 2 == 0, jnp.arange(1000) % 2 == 1]) * 2.0
+    config = primal_steps.NaturalGradient(radius=0.02)
+    product = primal_steps.fisher(config, policy, idle.observation)
+    gradient = ravel_pytree(jax.grad(surrogate.gain)(policy))[0]
+    factor = trust_region.factor_to_edge(product, trust_region.conjugate_gradient(product, gradient, 10), 0.02)
+    natural = lambda v: factor * trust_region.conjugate_gradient(product, v, 10)  # noqa: E731
+    promised = float(jnp.vdot(natural(gradient), gradient))
+
+    def share(half):
+        crossing = primal_steps.Crossing(cost, half, jnp.asarray([0.1 * promised]), jnp.asarray([0.1 * promised]))
+        return float(crossing.share(surrogate, policy, natural))
+
+    np.testing.assert_allclose(share(jnp.ones((2, 1000))), 0.2, rtol=1e-3)
+    assert share(apart) > 0.5
 
 
 def test_the_natural_step_is_the_dense_solution_scaled_to_the_radius(policy, samples):

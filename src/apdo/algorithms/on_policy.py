@@ -140,6 +140,14 @@ def samples(problem: Problem, batch: Transition, advantage: Float[Array, "T N"])
     )
 
 
+def halves(batch: Transition) -> Float[Array, "H B"]:
+    """What each sample counts in each of two halves of the environments, 1 on average; a single one is both."""
+    environments = batch.step.shape[1]
+    row = jnp.broadcast_to(jnp.arange(environments), batch.step.shape).reshape(-1)
+    mine = (row[None] % 2 == jnp.arange(2)[:, None]) | (environments == 1)
+    return mine / jnp.mean(mine, axis=1, keepdims=True)
+
+
 def measure(problem: Problem, batch: Transition) -> dict[str, Array]:
     """R(π_k) and C(π_k), from this batch alone, as metrics."""
     found = objective.measure(problem, batch)

@@ -9,8 +9,8 @@ problem's own units (`--preset paper`); by default the multipliers are steered b
 
 A trust-region step has the same length however near the optimum is. Along the gradient of L, which turns with λ, such
 steps throw a cost from one side of its limit to the other (on the queueing network, from +2 to -5, epoch after epoch).
-So TRPO's line search also shortens a step that would carry a cost through its limit by more than the batch can
-tell (`overshoot`; not in the paper).
+So a step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell
+(`overshoot`; not in the paper).
 
 With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 """
@@ -160,6 +160,7 @@ def crossing_of(
     varies = _SHARE * jnp.minimum(size, measured["cost_deviation"])
     return primal_steps.Crossing(
         advantage=weighted.reshape(-1, advantage.shape[-1]),
+        half=on_policy.halves(batch),
         excess=measured["cost"] - limit,
         allowed=config.overshoot * jnp.maximum(varies, measured["cost_error"]),
     )

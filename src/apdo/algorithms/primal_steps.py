@@ -93,18 +93,37 @@ class Samples(eqx.Module):
 
 
 class Crossing(eqx.Module):
-    """How far a step may carry each cost through its limit, by what the samples say."""
+    """How far a step may carry each cost through its limit.
+
+    What a step changes in a cost is read off by halves of the environments: the direction from the one, the gradient
+    of the cost from the other. From the same samples a direction would please its own noise, and promise far more than
+    it does.
+    """
 
     advantage: Float[Array, "B M"]
     """Of each cost, times what the step counts in the cost of an episode."""
+    half: Float[Array, "H B"]
+    """What each sample counts in each of two halves, 1 on average; with a single environment, all of it in one."""
     excess: Float[Array, " M"]
     """C - d."""
     allowed: Float[Array, " M"]
 
-    def avoided(self, ratio: Float[Array, " B"]) -> Bool[Array, ""]:
-        """Whether no cost goes further beyond its limit, to the other side, than is allowed."""
-        after = self.excess + (ratio - 1.0) @ self.advantage
-        return jnp.all(jnp.where(self.excess > 0.0, after >= -self.allowed, after <= self.allowed))
+    def share(self, surrogate: "Surrogate", policy: Policy, natural: trust_region.Product) -> Float[Array, ""]:
+        """The share of the step `natural(g)`, g the surrogate's gradient, that goes no further than is allowed."""
+
+        def by_half(candidate: Policy) -> tuple[Float[Array, " H"], Float[Array, "H M"]]:
+            moved = surrogate.ratio(candidate) - 1.0
+            weighted = surrogate.samples.weight * surrogate.samples.advantage
+            return self.half @ (moved * weighted) / moved.shape[0], self.half @ (moved[:, None] * self.advantage)
+
+        gain, cost = jax.jacrev(by_half)(policy)
+        flat = jax.vmap(lambda leaf: ravel_pytree(leaf)[0])
+        directions, gradients = jax.vmap(natural)(flat(gain)), jax.vmap(flat)(cost)
+        change = jnp.mean(jnp.einsum("hmp,hp->hm", gradients, directions[::-1]), axis=0)
+        # Towards the limit and beyond it, on whichever side the cost is.
+        through = jnp.where(self.excess > 0.0, -change, change)
+        room = jnp.abs(self.excess) + self.allowed
+        return jnp.min(jnp.where(through > room, room / jnp.where(through > room, through, 1.0), 1.0))
 
 
 class Surrogate(eqx.Module):
@@ -189,10 +208,19 @@ def fisher(config: trust_region.Curvature, policy: Policy, observation: Float[Ar
 
 def natural_step(config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy) -> Float[Array, " P"]:
     """H⁻¹g, times the rate or to the edge of the trust region, whichever is nearer."""
-    gradient = jax.grad(surrogate.gain)(policy)
+    return _natural_step(config, surrogate, policy)[0]
+
+
+def _natural_step(
+    config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy
+) -> tuple[Float[Array, " P"], trust_region.Product]:
+    """The natural step, and what makes another gradient a step by the same factor: v ↦ s H⁻¹v."""
+    gradient = ravel_pytree(jax.grad(surrogate.gain)(policy))[0]
     product = fisher(config, policy, surrogate.samples.observation)
-    direction = trust_region.conjugate_gradient(product, ravel_pytree(gradient)[0], config.iterations)
-    return trust_region.full_step(product, direction, config.radius, config.rate or inf)
+    solve = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
+    direction = solve(gradient)
+    factor = trust_region.factor_to_edge(product, direction, config.radius, config.rate or inf)
+    return factor * direction, lambda vector: factor * solve(vector)
 
 
 def _trust_region_step(
@@ -202,10 +230,11 @@ def _trust_region_step(
 
     def acceptable(theta: Float[Array, " P"]) -> Bool[Array, ""]:
         candidate = unravel(theta)
-        stays = jnp.asarray(True) if crossing is None else crossing.avoided(surrogate.ratio(candidate))
-        return stays & (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= config.radius)
+        return (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= config.radius)
 
-    step = natural_step(config, surrogate, policy)
+    step, natural = _natural_step(config, surrogate, policy)
+    if crossing is not None:
+        step = crossing.share(surrogate, policy, natural) * step
     found = trust_region.backtrack(acceptable, parameters, step, config.shrink, config.trials)
     return found.parameters, found.accepted
 

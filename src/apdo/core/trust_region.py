@@ -86,12 +86,12 @@ def conjugate_gradient(product: Product, target: Vector, iterations: int, tolera
     return jax.lax.fori_loop(0, iterations, iterate, start)[0]
 
 
-def full_step(product: Product, direction: Vector, radius: float, most: float = inf) -> Vector:
-    """The direction, scaled so that the quadratic model of KL equals the radius; by at most the factor `most`."""
+def factor_to_edge(product: Product, direction: Vector, radius: float, most: float = inf) -> Float[Array, ""]:
+    """By which the direction is scaled so that the quadratic model of KL equals the radius; at most `most`."""
     curvature = jnp.vdot(direction, product(direction))
     positive = curvature > 0.0
     scale = jnp.sqrt(2.0 * radius / jnp.where(positive, curvature, 1.0))
-    return jnp.where(positive, jnp.minimum(scale, most), 0.0) * direction
+    return jnp.where(positive, jnp.minimum(scale, most), 0.0)
 
 
 class Backtrack(eqx.Module):
