@@ -273,11 +273,13 @@ def _cells(problem: Problem, runs: list[Outcome]) -> list[str]:
 
 
 def picture(problems: list[Problem], out: Path) -> None:
-    """A panel for each problem: return above, the worst cost as a multiple of its limit below, against samples."""
+    """A panel for each problem that was run: return above, the worst cost over its limit below, against samples."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+    ran = {name for name in ALGORITHMS for problem in problems if curves_of(problem, name, out)}
+    problems = [problem for problem in problems if any(curves_of(problem, name, out) for name in ran)]
     columns = 6
     rows = -(-len(problems) // columns)
     look: dict[Any, Any] = plot.LOOK | {"font.size": 7}
@@ -286,10 +288,18 @@ def picture(problems: list[Problem], out: Path) -> None:
         grid = figure.subfigures(rows, columns, squeeze=False).ravel()
         for panel, problem in zip(grid, problems, strict=False):
             draw_panel(panel, problem, out)
-        handles = [Line2D([], [], color=plot.COLOURS[i], label=NAMES[name]) for i, name in enumerate(ALGORITHMS)]
+        handles = [
+            Line2D([], [], color=plot.COLOURS[i], label=NAMES[name]) for i, name in enumerate(ALGORITHMS) if name in ran
+        ]
         handles.append(Line2D([], [], color="#333333", linestyle=(0, (5, 3)), label="limit; R*"))
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
         plot.write(figure, out / PICTURE)
+
+
+def curves_of(problem: Problem, algorithm: str, out: Path) -> list[dict[str, Any]]:
+    """The training curves of a problem and algorithm, one for each seed."""
+    told = transfer.read(transfer.path_of(Job("study", problem.name, algorithm, ()), out))
+    return [seed["curve"] for seed in told.get("seeds", {}).values() if "curve" in seed]
 
 
 def draw_panel(panel: Any, problem: Problem, out: Path) -> None:
@@ -298,8 +308,7 @@ def draw_panel(panel: Any, problem: Problem, out: Path) -> None:
     mark = "*" if CASES[problem.name].held_out else ""
     above.set_title(CASES[problem.name].title + mark, loc="left", fontweight="bold", fontsize=7)
     for i, name in enumerate(ALGORITHMS):
-        told = transfer.read(transfer.path_of(Job("study", problem.name, name, ()), out))
-        curves = [seed["curve"] for seed in told.get("seeds", {}).values() if "curve" in seed]
+        curves = curves_of(problem, name, out)
         for axes, values in ((above, _returns(curves)), (below, [1 + problem.excess(c["costs"]) for c in curves])):
             for curve, own in zip(curves, values, strict=True):
                 axes.plot(np.asarray(curve["samples"]) / 1000, own, color=plot.COLOURS[i], linewidth=0.5, alpha=0.35)
