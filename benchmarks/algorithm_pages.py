@@ -57,6 +57,7 @@ METRICS = {
 OTHERWISE = {
     ("cpo", "multiplier"): "ν of the step's own problem, in return per cost; 0 in recovery",
     ("pcpo", "multiplier"): "μ/α, the price that the projection amounts to, in return per cost",
+    ("cup", "multiplier"): "ν_i that this epoch's projection saw, in return per cost; not λ* (see above)",
     ("ipo", "multiplier"): "the barrier's price at π_k, in return per cost",
     ("pd-ddpg", "multiplier"): "λ_i after the epoch's last iteration",
     ("sac-lag", "multiplier"): "λ_i before this epoch's iterations, in return per cost",
