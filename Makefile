@@ -6,7 +6,7 @@ JOBS ?= 2
 
 .PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 test-ray check bench theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
-  torture clean
+  algorithm-pages torture clean
 
 # The same number of samples for each; what is there already is not trained again.
 demo: .venv/run
@@ -69,6 +69,10 @@ theory: .venv/run
 # Every algorithm against the exact optimum; the tables of docs/ground-truth.md.
 ground-truth: .venv/run
 	$(BIN)/python -m benchmarks.ground_truth
+
+# Names, options and metrics in docs/algorithms.md and docs/algorithms/, as the code has them.
+algorithm-pages: .venv/run
+	$(BIN)/python -m benchmarks.algorithm_pages
 
 # Learned policies against hand-written controllers; docs/wind-turbine.md and docs/queueing.md.
 real-problems: .venv/run

@@ -109,13 +109,12 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
 NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the paper"}
 NAMES |= {"focops": "FOCOPS", "cup": "CUP", "p3o": "P3O", "ipo": "IPO", "pcpo": "PCPO", "crpo": "CRPO"}
 NAMES |= {"ppo-lag": "PPO-Lag", "trpo-lag": "TRPO-Lag", "cppo-pid": "CPPO-PID", "trpo-pid": "TRPO-PID", "rcpo": "RCPO"}
-NO_PRICE = ("cpo", "pcpo", "ipo", "p3o", "crpo")
-"""Those whose multiplier is none, or the step's own: no bar is set for it."""
+NO_PRICE = ("cpo", "pcpo", "ipo", "p3o", "crpo", "cup")
+"""Those whose multiplier is none, the step's own, or λ* times how far another step goes: no bar is set for it."""
 
 
-def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One problem and algorithm: what each seed came to, next to the optimum."""
-    from apdo import exact
+def trained(case: str, algorithm: str, options: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
+    """One problem and algorithm: the experiment, what the run came to, and the multipliers that it jumped to."""
     from apdo.experiment import runner
     from apdo.report import runs
 
@@ -123,16 +122,28 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     if algorithm in ("pdo", "apdo"):
         own = own | CASES[case].primal_dual
     experiment = specified(name, case, own | (options or {}))
-    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = runner.run(experiment, Path(folder) / "run", quiet=True)
-        adjusted = runs.read(result.path).metrics.get("adjusted_multiplier")
+        return experiment, result, runs.read(result.path).metrics.get("adjusted_multiplier")
+
+
+def judged(policy: Any, task: Any, model: Any) -> Any:
+    """What a learned policy earns and costs, exactly."""
+    from apdo import exact
+
+    return exact.evaluate(model, probabilities(policy.network, task.observations()))
+
+
+def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One problem and algorithm: what each seed came to, next to the optimum."""
+    began = time.perf_counter()
+    experiment, result, adjusted = trained(case, algorithm, options)
     seconds = time.perf_counter() - began
     task = experiment.environment_config
     model, optimum = solved(task)
     seeds = []
     for i, policy in enumerate(result.newest):
-        found = exact.evaluate(model, probabilities(policy.network, task.observations()))
+        found = judged(policy, task, model)
         seeds.append({"return": found.value, "costs": found.costs.tolist()})
         if "multiplier" in result.metrics:
             seeds[-1]["multipliers"] = result.metrics["multiplier"][i, -AVERAGED:].mean(axis=0).tolist()

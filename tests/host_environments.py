@@ -108,3 +108,48 @@ class Line(gymnasium.Env):
         self.state = np.array([0.8 * self.state[0] + float(action[0]), self.state[1] + 1.0])
         reward = float(action[0]) - 0.25 * float(action[0]) ** 2
         return self.state.copy(), self.reward_unit * reward, bool(self.state[0] < -3.0), False, {}
+
+
+class Spending(gymnasium.Env):
+    """A point that is pushed along a line; a push costs its size, and being away from the middle its square."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = np.array([0.1 * self.np_random.normal(), 0.0])
+        return self.state.copy(), {}
+
+    def step(self, action):
+        push = 0.3 * float(action[0])
+        self.state = np.array([0.5 * self.state[0] + push, self.state[1] + 1.0])
+        return self.state.copy(), push, bool(push > 0.4), False, {"cost": [abs(push), self.state[0] ** 2]}
+
+
+class StopsItself(Spending):
+    """The same, ending by itself, for an unsafe reward, once a budget is used up; it observes what is left of each."""
+
+    def __init__(self, limits, discount, unsafe_reward):
+        super().__init__()
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2 + len(limits),), np.float64)
+        self.limits, self.discount, self.unsafe_reward = np.asarray(limits), discount, unsafe_reward
+
+    def reset(self, *, seed=None, options=None):
+        self.paid = []
+        observation, info = super().reset(seed=seed)
+        return np.concatenate([observation, self.left()]), info
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        self.paid.append(info["cost"])
+        left = self.left()
+        if (left < -1e-5).any():
+            reward, terminated = self.unsafe_reward, True
+        return np.concatenate([observation, left]), reward, terminated, truncated, info
+
+    def left(self):
+        """(1 - Σ_k γ^k c_k / d) / γ^t, from all costs of the episode."""
+        total = sum((self.discount**k * np.asarray(cost) / self.limits for k, cost in enumerate(self.paid)), 0.0)
+        return np.maximum((1.0 - total * np.ones(len(self.limits))) / self.discount ** len(self.paid), -1.0)

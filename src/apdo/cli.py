@@ -812,31 +812,18 @@ def _algorithm_rows() -> list[tuple[str, str]]:
     return [(name, f"{what}: {alias}" if alias else what) for name, what, alias in told]
 
 
-def _rows(config: "DataclassInstance", prefix: str = "", chooser: str = "") -> list[tuple[str, str]]:
-    """(option, meaning, default and source) for every option, those of every choice included.
+def _rows(config: "DataclassInstance", chooser: str = "") -> list[tuple[str, str]]:
+    """Every option with its choices, and what is to be known of it."""
+    from apdo import options
 
-    Where the configuration around this one has chosen another default, that is shown, with the `chooser` as its source.
-    """
-    rows = []
-    for field in dataclasses.fields(config):
-        value, about = getattr(config, field.name), field.metadata
-        name = f"--{prefix}{field.name}".replace("_", "-")
-        choices = about["choices"]
-        source = about["source"] if value == field.default or not chooser else chooser
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            kinds = choices or {"": type(value)}
-            if choices:
-                chosen = next(kind for kind, choice in choices.items() if choice is type(value))
-                rows.append((f"{name} {'|'.join(choices)}", f"{about['help']} [{chosen}; {source}]"))
-            for kind, choice in kinds.items():
-                note = f" (with {name} {kind})" if kind else ""
-                inside = value if choice is type(value) else choice()
-                rows += [(n, text + note) for n, text in _rows(inside, f"{prefix}{field.name}.", source)]
-            continue
-        shown = ",".join(str(part) for part in value) if isinstance(value, tuple) else value
-        allowed = f" {'|'.join(choices)}" if choices else ""
-        rows.append((name + allowed, f"{about['help']} [{shown}; {source}]"))
-    return rows
+    return [
+        (
+            f"--{row.name}{' ' * bool(row.choices)}{'|'.join(row.choices)}",
+            f"{row.meaning} [{row.default}; {row.source}]"
+            + "".join(f" (with --{name} {kind})" for name, kind in row.given),
+        )
+        for row in options.rows(config, chooser)
+    ]
 
 
 def _table(rows: list[tuple[str, str]]) -> str:

@@ -7,7 +7,7 @@ where the default comes from. The command line's options, its help and its error
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from apdo.errors import InvalidInput, unknown
 
@@ -90,6 +90,42 @@ def flatten(config: Configuration) -> dict[str, Any]:
         else:
             flat[field.name] = value
     return flat
+
+
+class Row(NamedTuple):
+    """An option as its help shows it."""
+
+    name: str
+    """As it is typed, without its dashes."""
+    choices: tuple[str, ...]
+    meaning: str
+    default: str
+    source: str
+    """Whose default it is."""
+    given: tuple[tuple[str, str], ...]
+    """The choices that it belongs to, (option, choice), the nearest first."""
+
+
+def rows(config: Configuration, chooser: str = "", prefix: str = "") -> list[Row]:
+    """Every option, those of every choice included.
+
+    Where the configuration around this one has chosen another default, that is shown, with the `chooser` as its source.
+    """
+    found = []
+    for field in dataclasses.fields(config):
+        value, about = getattr(config, field.name), field.metadata
+        name = f"{prefix}{field.name}".replace("_", "-")
+        choices = about["choices"] or {}
+        source = about["source"] if value == field.default or not chooser else chooser
+        if not isinstance(value, Configuration):
+            found.append(Row(name, tuple(choices), about["help"], _show(value), source, ()))
+            continue
+        if choices:
+            found.append(Row(name, tuple(choices), about["help"], cast(str, _kind(field, value)), source, ()))
+        for kind, choice in (choices or {"": type(value)}).items():
+            inside = rows(value if choice is type(value) else choice(), source, f"{prefix}{field.name}.")
+            found += [row._replace(given=(*row.given, (name, kind))) if kind else row for row in inside]
+    return found
 
 
 def override(config: C, changes: Mapping[str, Any]) -> C:

@@ -1,5 +1,7 @@
 """Saute and early termination: what is left of a budget, against its definition, in every kind of environment."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,11 @@ import pytest
 from jax import random
 
 import apdo
-from apdo import rollout
+from apdo import envs, rollout
 from apdo.envs import budget
 from apdo.envs.environment import Environment
-from apdo.experiment import settings
+from apdo.experiment import evaluation, runner, settings
+from apdo.report import runs
 from problems import Reach
 
 HORIZON, LIMITS, DISCOUNT = 8, (0.9, 0.6), 0.9
@@ -78,7 +81,8 @@ def test_a_budget_that_is_spent_to_the_last_unit_is_not_exhausted():
     ("environment", "changes", "said"),
     [
         ("point-gather", {"wrap": "saute", "limits": 0.0}, "must be positive"),
-        ("Pendulum-v1", {"wrap": "early-termination", "cost": "abs(obs[2])", "limits": 1.0}, "JAX-native"),
+        ("Pendulum-v1", {"wrap": "early-termination", "cost": "abs(obs[2])", "limits": 0.0}, "must be positive"),
+        ("Pendulum-v1", {"wrap": "saute", "cost": "abs(obs[2])", "limits": 1.0, "unsafe_reward": math.nan}, "nan"),
         ("point-gather", {"wrap": "sautee"}, "saute"),
     ],
 )
@@ -122,3 +126,71 @@ def test_an_environment_of_the_host_is_charged_to_the_same_budgets(tmp_path):
     assert seen["reward"][:3] == [1.0, 2.0, -9.0]
     assert result.policy(np.zeros(3)).shape == (2,)
     assert apdo.load(tmp_path / "run", newest=True)(np.zeros(3)).shape == (2,)
+
+
+def played_on_the_host(copies, steps):
+    """Random pushes, the same for whoever plays them, as [T, N] arrays by name."""
+    pushes = np.random.default_rng(0).normal(size=(steps, *copies.arrays.action.shape))
+    names = ("reward", "cost", "next_observation", "terminated", "truncated")
+    rows = []
+    copies.reset([1, 2, 3, 4])
+    for t in range(steps):
+        row = {"observation": copies.arrays.observation.copy(), "step": copies.arrays.step.copy()}
+        copies.arrays.action[:] = pushes[t]
+        copies.step(last=t + 1 == steps)
+        rows.append(row | {name: getattr(copies.arrays, name).copy() for name in names})
+    copies.close()
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_early_termination_on_the_host_is_what_an_environment_does_that_stops_itself(workers):
+    """The twin adds up every cost of its episode anew in each step, inside the environment."""
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from host_environments import Spending, StopsItself
+
+    given = {"max_episode_steps": 9, "workers": workers}
+    _, kind, changes = envs.of_object(Spending)
+    wrapped = budget.wrap(kind(**changes, **given), "early-termination", LIMITS, DISCOUNT, -7.0)
+    _, kind, changes = envs.of_object(lambda: StopsItself(LIMITS, DISCOUNT, -7.0))
+    ours = played_on_the_host(wrapped.open(5), 60)
+    twin = played_on_the_host(kind(**changes, **given).open(5), 60)
+    for name in ("reward", "cost", "terminated", "truncated", "step"):
+        np.testing.assert_array_equal(ours[name], twin[name], err_msg=name)
+    for name in ("observation", "next_observation"):
+        np.testing.assert_array_equal(ours[name][..., :2], twin[name][..., :2], err_msg=name)
+        np.testing.assert_allclose(ours[name][..., 2:], twin[name][..., 2:], atol=1e-5, err_msg=name)
+    unsafe = ours["reward"] == -7.0
+    assert (ours["terminated"] & unsafe).sum() > 20, "budgets were used up"
+    assert (ours["terminated"] & ~unsafe).sum() > 2, "the environment ended episodes itself"
+    assert ours["truncated"].sum() > 2, "some episodes kept their budgets to the end"
+    np.testing.assert_array_equal(ours["terminated"] & ours["truncated"], False)
+
+
+def test_a_run_with_early_termination_on_the_host_trains_goes_on_and_is_evaluated(tmp_path):
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from host_environments import Counting
+
+    given = {"limits": 2.0, "constrain": "total", "wrap": "early-termination", "unsafe_reward": -9.0, "quiet": True}
+    given |= {"policy__hidden": (4,), "critic__hidden": (4,), "primal": "reinforce", "batch": 12, "workers": "0"}
+
+    def make():
+        return Counting(length=8)
+
+    def trained(name, epochs):
+        return apdo.train("trpo", make, out=tmp_path / name, epochs=epochs, max_episode_steps=9, **given)
+
+    whole = trained("whole", 2)
+    # A step costs half of its number: 0.5 + 1 + 1.5 is more than 2, so that every episode ends with its third step.
+    np.testing.assert_array_equal(whole.metrics["episode_length"], 3.0)
+    np.testing.assert_allclose(whole.metrics["return"], 1.0 + 2.0 - 9.0)
+    np.testing.assert_allclose(whole.metrics["undiscounted_cost"], 3.0)
+    trained("part", 1)
+    resumed = apdo.resume(tmp_path / "part", epochs=2, quiet=True, environment=make)
+    for name, values in whole.metrics.items():
+        if "seconds" not in name:
+            np.testing.assert_array_equal(values, resumed.metrics[name], err_msg=name)
+    task = envs.of_object(make)[1]
+    experiment = settings.Experiment.restore(runs.read_description(whole.path)["config"], task)
+    found = evaluation.evaluate(whole.newest[0], runner.training_of(experiment), episodes=10)
+    assert found.undiscounted_cost[0].mean == pytest.approx(3.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import apdo
-from apdo.envs import host, of_object, simulations
+from apdo.envs import budget, host, of_object, simulations
 from apdo.envs.mujoco_threads import MujocoTask, Threads, normal_start, uniform_start
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure
 from apdo.experiment import runner
@@ -346,6 +346,36 @@ def test_a_function_that_hangs_is_named_in_time():
     with pytest.raises(host.Fault, match=r"not answered for 0\.5 seconds"), copies.watched():
         copies.step(last=False)
     assert time.monotonic() - began < 10.0
+
+
+def test_a_model_whose_budget_is_used_up_begins_the_episode_that_is_next_by_its_seed():
+    """At full thrust a cart is too fast from the third step on; two such steps are allowed, and the third ends it."""
+    task = budget.wrap(task_of(cart(start=uniform_start(0.05))), "early-termination", (2.0,), 1.0, -7.0)
+    copies = task.open(3)
+    _, step, after, reward, _, terminated, truncated = played(copies, 10, np.ones((10, 3, 1)))
+    copies.close()
+    fast_enough = np.abs(after[..., 1]) > 0.3
+    for i in range(3):
+        ends = np.flatnonzero(terminated[:, i])
+        assert len(ends) >= 1
+        starts = [0, *(ends + 1)]
+        for begin, end in zip(starts, ends, strict=False):
+            assert fast_enough[begin : end + 1, i].sum() == 3
+            assert reward[end, i] == -7.0
+            np.testing.assert_array_equal(step[begin : end + 1, i], np.arange(end + 1 - begin))
+    assert not truncated.any()
+
+
+def test_a_copy_that_gives_up_its_episode_begins_the_one_that_it_would_have_begun_next():
+    copies = task_of(cart(start=uniform_start(0.05), horizon=2)).open(3)
+    ended = played(copies, 3, np.zeros((3, 3, 1)))[0][2]
+    copies.reset([1, 2, 3, 4])
+    first = copies.arrays.observation.copy()
+    copies.restart(np.array([True, False, True]))
+    np.testing.assert_array_equal(copies.arrays.observation[[0, 2]], ended[[0, 2]])
+    np.testing.assert_array_equal(copies.arrays.observation[1], first[1])
+    assert not np.array_equal(first, ended)
+    copies.close()
 
 
 def test_a_model_trains_is_resumed_with_the_same_bits_and_loaded_without_it(tmp_path, monkeypatch):

@@ -139,9 +139,10 @@ class BudgetedCopies:
         own, m = inner.arrays, len(task.limits)
         self._left = np.ones((own.count, m), np.float32)
         wide = (own.count, own.observation.shape[1] + m)
-        shared = {name: getattr(own, name) for name in ("count", "action", "cost", "terminated", "truncated", "step")}
+        shared = {name: getattr(own, name) for name in ("count", "action", "cost", "step")}
         mine = {"observation": np.zeros(wide, np.float32), "next_observation": np.zeros(wide, np.float32)}
-        self.arrays = cast(Arrays, SimpleNamespace(**shared, **mine, reward=np.zeros(own.count, np.float32)))
+        mine |= {name: getattr(own, name).copy() for name in ("reward", "terminated", "truncated")}
+        self.arrays = cast(Arrays, SimpleNamespace(**shared, **mine))
 
     def reset(self, entropy: Sequence[int]) -> None:
         """Begin an episode in each copy."""
@@ -152,13 +153,25 @@ class BudgetedCopies:
     def step(self, *, last: bool) -> None:
         """One step of each copy."""
         self._inner.step(last=last)
-        own, task = self._inner.arrays, self._task
+        own, mine, task = self._inner.arrays, self.arrays, self._task
         spent = own.cost / np.asarray(task.limits, np.float32)
         self._left[:] = np.maximum((self._left - spent) / np.float32(task.cost_discount), -1.0)
         exhausted = (self._left < -_ROUNDING).any(axis=1)
-        self.arrays.reward[:] = np.where(exhausted, np.float32(task.unsafe_reward), own.reward)
+        mine.reward[:] = np.where(exhausted, np.float32(task.unsafe_reward), own.reward)
+        mine.terminated[:] = (own.terminated | exhausted) if task.ends else own.terminated
+        mine.truncated[:] = own.truncated & ~mine.terminated
         self._show("next_observation")
-        self._left[own.terminated | own.truncated] = 1.0
+        over = own.terminated | own.truncated
+        self._left[over] = 1.0
+        self._show("observation")
+        unknown = mine.terminated & ~over
+        if unknown.any() and not last:  # ends that the environment does not know of
+            self.restart(unknown)
+
+    def restart(self, which: np.ndarray) -> None:
+        """Give up the episodes of some copies, and begin their next ones with all of their budgets."""
+        self._inner.restart(which)
+        self._left[which] = 1.0
         self._show("observation")
 
     def _show(self, name: str) -> None:
@@ -183,10 +196,5 @@ def wrap(task: Task, kind: str, limits: Sequence[float], cost_discount: float, u
     given = (task, tuple(limits), cost_discount, unsafe_reward, kind == EARLY)
     if isinstance(task, Environment):
         return BudgetedEnvironment(*given)
-    if kind == EARLY:
-        raise InvalidInput(
-            "--wrap early-termination is for the JAX-native environments: one of the host begins its episodes itself; "
-            "--wrap saute suits both."
-        )
     assert isinstance(task, HostTask)
     return BudgetedHostTask(*given)

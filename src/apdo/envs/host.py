@@ -121,6 +121,10 @@ class Copies(Protocol):
         """One step of each copy with `arrays.action`; after the `last` one, episodes that ended do not begin again."""
         ...
 
+    def restart(self, which: np.ndarray) -> None:
+        """Give up the episodes of some copies, [N] of type bool, and begin their next ones."""
+        ...
+
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """While entered, a step that takes too long is a fault."""
         ...
@@ -150,6 +154,8 @@ class Arrays:
         self.terminated, self.truncated = views["terminated"], views["truncated"]
         self.step = views["step"]
         """The index of the next step within its episode."""
+        self.given_up = views["given_up"]
+        """Whose episode `restart` is to give up."""
         self.entropy = views["entropy"]
         self.busy, self.since = views["busy"], views["since"]
         """For each worker: the copy that it is stepping (or -1), and since when."""
@@ -166,6 +172,7 @@ def _layout(sizes: Sizes, count: int) -> dict[str, tuple[tuple[int, ...], np.dty
         "terminated": ((count,), np.dtype(bool)),
         "truncated": ((count,), np.dtype(bool)),
         "step": ((count,), np.dtype(np.int32)),
+        "given_up": ((count,), np.dtype(bool)),
         "entropy": ((4,), np.dtype(np.uint32)),
         "busy": ((count,), np.dtype(np.int64)),
         "since": ((count,), np.dtype(np.float64)),
@@ -244,12 +251,19 @@ class Slice:
         check_finite(arrays, steps, first)
         arrays.observation[mine] = arrays.next_observation[mine]
         arrays.step[mine] += 1
-        over = arrays.terminated[mine] | arrays.truncated[mine]
-        if over.any() and not last:
-            for i in np.flatnonzero(over).tolist():
-                self._episode[i] += 1
-                self._begin(first + i)
+        if not last:
+            self._begin_next(arrays.terminated[mine] | arrays.truncated[mine])
         self.at = None
+
+    def restart(self) -> None:
+        """Begin the next episodes of the copies that `arrays.given_up` names."""
+        self._begin_next(self.arrays.given_up[self.first : self.last])
+        self.at = None
+
+    def _begin_next(self, over: np.ndarray) -> None:
+        for place in np.flatnonzero(over).tolist():
+            self._episode[place] += 1
+            self._begin(self.first + place)
 
     def _take(self, i: int, place: int, action: Any, outcome: Any, step: int) -> tuple[float, bool, bool]:  # noqa: ANN401
         """What a step gave: the observation and costs go into the arrays; reward, terminated, truncated."""
@@ -446,6 +460,11 @@ class InProcess:
         """One step of each copy."""
         self._slice.step(last=last)
 
+    def restart(self, which: np.ndarray) -> None:
+        """Give up the episodes of some copies, and begin their next ones."""
+        self.arrays.given_up[:] = which
+        self._slice.restart()
+
     def close(self) -> None:
         """Close the environments."""
         self._slice.close()
@@ -545,6 +564,11 @@ class Workers:
     def step(self, *, last: bool) -> None:
         """One step of each copy."""
         self._all(b"l" if last else b"s")
+
+    def restart(self, which: np.ndarray) -> None:
+        """Give up the episodes of some copies, and begin their next ones."""
+        self.arrays.given_up[:] = which
+        self._all(b"n")
 
     def _all(self, command: bytes) -> None:
         now = time.monotonic()
@@ -666,7 +690,7 @@ def serve(arguments: Mapping[str, int]) -> None:
         word = os.read(command, 1)
         if word in (b"", b"q"):
             break
-        work = own.reset if word == b"r" else lambda w=word: own.step(last=w == b"l")
-        attempt(work)
+        works = {b"r": own.reset, b"n": own.restart}
+        attempt(works.get(word, lambda w=word: own.step(last=w == b"l")))
     if fine:
         own.close()

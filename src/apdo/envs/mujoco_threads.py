@@ -432,11 +432,21 @@ class Threads:
         host.check_finite(arrays, sight.steps)
         arrays.observation[:] = arrays.next_observation
         arrays.step[:] += 1
-        over = np.flatnonzero(arrays.terminated | arrays.truncated)
-        if len(over) and not last:
-            self._episode[over] += 1
-            self._begin(over)
+        if not last:
+            self._begin_next(arrays.terminated | arrays.truncated)
         self._working = False
+
+    def restart(self, which: np.ndarray) -> None:
+        """Give up the episodes of some copies, and begin their next ones."""
+        self._working = True
+        self._begin_next(which)
+        self._working = False
+
+    def _begin_next(self, over: np.ndarray) -> None:
+        which = np.flatnonzero(over)
+        if len(which):
+            self._episode[which] += 1
+            self._begin(which)
 
     def _charge(self, step: Step, numbers: np.ndarray) -> None:
         """The expressions' costs, or the task's own."""
