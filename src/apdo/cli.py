@@ -167,6 +167,8 @@ apdo reproduce [fig1|fig2|step-size|lambda-star|all] [options]
 
   --seeds N                independent repetitions (default: 10; small: 3)
   --scale full|small       the paper's sizes, or a miniature for two cores that ends within ten minutes (default: full)
+  --together true|false    whether arms that differ in numbers only (the step of dual ascent, the multiplier that is
+                           held fixed) run in one program (default: on an accelerator)
   --out DIR                where runs and results go (default: runs/reproduce-SCALE)
 """
 
@@ -542,7 +544,8 @@ def _reproduce(given: list[str]) -> None:
         print(REPRODUCE_USAGE, end="")
         return
     named = bool(given) and not given[0].startswith("-")
-    changes = _pairs(given[named:], known=("seeds", "scale", "out"))
+    changes = _pairs(given[named:], known=("seeds", "scale", "together", "out"))
+    together = _truth(changes, "together")
     seeds = _count(changes, "seeds", 0) if "seeds" in changes else None
     out = Path(changes["out"]) if "out" in changes else None
     from apdo.experiment import reproduce
@@ -550,7 +553,7 @@ def _reproduce(given: list[str]) -> None:
     wanted = reproduce.plan(given[0] if named else "all", seeds, changes.get("scale", "full"), out)
     command = shlex.join(["apdo", "reproduce", *given])
     try:
-        reproduce.reproduce(wanted, command)
+        reproduce.reproduce(wanted, command, together)
     except Interrupted as stopped:
         before, _, _ = str(stopped).partition(" Go on with:")
         raise Interrupted(f"{before} Go on with: {command}") from None

@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apdo import algorithms, arguments
 from apdo.errors import Interrupted, InvalidInput, StorageFailure, unknown
-from apdo.experiment import blocks
+from apdo.experiment import blocks, together
 from apdo.experiment.mirrors import Watch
 from apdo.experiment.progress import duration
 from apdo.experiment.reproduce import SPEEDS
@@ -355,22 +354,12 @@ def jobs_of(missing: Sequence[Block], options: Options, executor: Executor) -> l
         return [[block.task(options.watch)] for block in missing]
     alike: dict[object, list[Block]] = {}
     for block in missing:
-        alike.setdefault(_likeness(block.experiment) or block.name, []).append(block)
+        alike.setdefault(together.likeness(block.experiment) or block.name, []).append(block)
     found = []
     for group in alike.values():
         size = min(_MOST_TOGETHER, -(-len(group) // count))
         found += [[block.task(options.watch) for block in group[i : i + size]] for i in range(0, len(group), size)]
     return found
-
-
-def _likeness(experiment: Experiment) -> object:
-    """Equal for runs that may differ in numbers only; None for one that must have a program of its own."""
-    hosted = hasattr(type(experiment.environment_config), "action_meaning")
-    if hosted or hasattr(algorithms.find(experiment.algorithm), "adjustment"):
-        return None
-    own = dataclasses.replace(experiment.settings, seed=0)
-    parts = (own, experiment.algorithm_config, experiment.environment_config)
-    return experiment.algorithm, experiment.environment, arguments.structure(parts)
 
 
 def _sayer(options: Options) -> Say:
