@@ -51,7 +51,7 @@ LAYERS = {
         "report",
         "datasets",
     },
-    "sweeps": {"errors", "files", "options", "algorithms", "arguments", "experiment", "report"},
+    "sweeps": {"errors", "files", "options", "envs", "experiment", "report"},
     "__init__": {"errors", "algorithms", "envs", "experiment", "policy", "datasets", "sweeps"},
     "cli": {
         "policy",

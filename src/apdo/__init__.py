@@ -119,9 +119,9 @@ def sweep(
                     "grid": {"limits": [0.1, 0.2]}, "options": {"epochs": 20}}, out="runs/limits")
 
     What is finished in `out` is not run again. `jobs` runs are at work at once; with `together`, those that differ in
-    numbers only share a program. `on="ray"` has Ray do it, on the cluster at `address` if one is named. `watch` names
-    TensorBoard, Weights & Biases or when to stop. `result.rows` is the table with a line for each setting and seed,
-    `result.failures` says of each run that failed why.
+    numbers only share a program. `on="ray"` has Ray do it, on the cluster at `address` if one is named, and
+    `on="slurm"` Slurm. `watch` names TensorBoard, Weights & Biases or when to stop. `result.rows` is the table with a
+    line for each setting and seed, `result.failures` says of each run that failed why.
     """
     from apdo.experiment.mirrors import Watch
     from apdo.sweeps import plan as plans
@@ -135,7 +135,7 @@ def sweep(
     folder = Path(where) if where else sweeps.default_out(file)
     again = f"apdo.sweep(..., out={str(folder)!r})" if file is None else f"apdo sweep {file} --out {folder}"
     options = sweeps.Options(folder, jobs, together, retry, quiet, again, watch or Watch())
-    return sweeps.run(wanted, options, sweeps.executor(folder, on, address))
+    return sweeps.run(wanted, options, sweeps.executor(folder, on, address=address))
 
 
 def load(run: str | Path, seed: int | None = None, *, newest: bool = False) -> "Policy":

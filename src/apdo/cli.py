@@ -167,6 +167,8 @@ apdo reproduce [fig1|fig2|step-size|lambda-star|all] [options]
 
   --seeds N                independent repetitions (default: 10; small: 3)
   --scale full|small       the paper's sizes, or a miniature for two cores that ends within ten minutes (default: full)
+  --together true|false    whether arms that differ in numbers only (the step of dual ascent, the multiplier that is
+                           held fixed) run in one program (default: on an accelerator)
   --out DIR                where runs and results go (default: runs/reproduce-SCALE)
 """
 
@@ -191,9 +193,12 @@ apdo sweep ALGORITHMS ENVIRONMENTS --out DIR [options]
   --jobs N                 runs at once, each in a process of its own (default: what suits the machine)
   --together true|false    whether runs that differ in numbers only (limits, rates, …) share one program (default: on
                            an accelerator)
-  --on local|ray           who does it: processes of this machine, or Ray (pip install 'apdo[ray]')
+  --on local|ray|slurm     who does it: processes of this machine, Ray (pip install 'apdo[ray]'), or Slurm
+                           (pip install 'apdo[slurm]')
   --address HOST:PORT      of a Ray cluster that is there already (default: one on this machine, for this sweep)
-  --cpus N, --gpus N       what Ray sets apart for each job (default: 1 CPU, and a GPU where there are any)
+  --cpus N, --gpus N       what Ray or Slurm sets apart for each job (default: 1 CPU; with Ray, a GPU where there are
+                           any, and none with Slurm)
+  --partition NAME, --minutes N    Slurm's partition, and the time limit of a job (default: a day)
   --retry                  also go on with runs that failed
   --dry-run                only say what would be done, and about how long it takes
   --tensorboard, --wandb PROJECT, --stop-within N    for every run, as for apdo train
@@ -542,7 +547,8 @@ def _reproduce(given: list[str]) -> None:
         print(REPRODUCE_USAGE, end="")
         return
     named = bool(given) and not given[0].startswith("-")
-    changes = _pairs(given[named:], known=("seeds", "scale", "out"))
+    changes = _pairs(given[named:], known=("seeds", "scale", "together", "out"))
+    together = _truth(changes, "together")
     seeds = _count(changes, "seeds", 0) if "seeds" in changes else None
     out = Path(changes["out"]) if "out" in changes else None
     from apdo.experiment import reproduce
@@ -550,7 +556,7 @@ def _reproduce(given: list[str]) -> None:
     wanted = reproduce.plan(given[0] if named else "all", seeds, changes.get("scale", "full"), out)
     command = shlex.join(["apdo", "reproduce", *given])
     try:
-        reproduce.reproduce(wanted, command)
+        reproduce.reproduce(wanted, command, together)
     except Interrupted as stopped:
         before, _, _ = str(stopped).partition(" Go on with:")
         raise Interrupted(f"{before} Go on with: {command}") from None
@@ -576,7 +582,7 @@ def _sweep(given: list[str]) -> None:
     from apdo.sweeps import plan, sweep
 
     file = Path(names[0]) if len(names) == 1 else None
-    on = {name: changes.pop(name, None) for name in ("on", "address", "cpus", "gpus")}
+    on = {name: changes.pop(name, None) for name in ("on", "address", "cpus", "gpus", "partition", "minutes")}
     wanted = plan.amended(plan.read(file) if file else plan.of_names(*names), changes)
     out = Path(wanted.out) if wanted.out else sweep.default_out(file)
     chosen = sweep.Options(out, jobs, together, retry, quiet, sweep.command(given), watched)

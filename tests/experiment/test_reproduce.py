@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import shutil
@@ -234,11 +235,82 @@ def test_the_miniature_is_labelled_everywhere(start):
 def test_the_estimate_counts_what_is_missing(tmp_path):
     full = reproduce.plan("all", None, "full", tmp_path)
     blocks = [block for arm in full.arms for block in reproduce.missing_blocks(full, arm)]
-    assert 5 * 60 < reproduce.seconds_for(blocks, "gpu") < 40 * 60
-    assert 5 * 3600 < reproduce.seconds_for(blocks, "cpu") < 20 * 3600
+    alone, shared = reproduce.jobs_of(blocks, shared=False), reproduce.jobs_of(blocks, shared=True)
+    assert 5 * 60 < reproduce.seconds_for(shared, "gpu") < reproduce.seconds_for(alone, "gpu") < 40 * 60
+    assert 5 * 3600 < reproduce.seconds_for(alone, "cpu") < 20 * 3600
     small = reproduce.plan("all", None, "small", tmp_path)
     blocks = [block for arm in small.arms for block in reproduce.missing_blocks(small, arm)]
-    assert reproduce.seconds_for(blocks, "cpu") < 10 * 60
+    assert reproduce.seconds_for(reproduce.jobs_of(blocks, shared=False), "cpu") < 10 * 60
+
+
+def test_arms_that_differ_in_numbers_only_are_one_job(tmp_path):
+    wanted = reproduce.plan("all", None, "full", tmp_path)
+    blocks = [block for arm in wanted.arms for block in reproduce.missing_blocks(wanted, arm)]
+    jobs = [[block.arm.name for block in job] for job in reproduce.jobs_of(blocks, shared=True)]
+    assert sorted(job for job in jobs if len(job) > 1) == [
+        [f"fixed-{value:g}" for value in FULL.grid],
+        ["pdo-0.1", "pdo-0.01", "pdo-0.05", "pdo-0.5"],
+    ]
+    assert sorted(name for job in jobs for name in job) == sorted(arm.name for arm in wanted.arms)
+    assert all(len(job) == 1 for job in reproduce.jobs_of(blocks, shared=False))
+
+
+SHORT = dataclasses.replace(
+    SMALL, batch=1500, epochs=2, fixed_epochs=2, grid=(4.0, 10.0), options={"pdo": {"critic.passes": 1}}
+)
+
+
+def short_plan(out):
+    """Two arms of the reproduction, made small."""
+    return reproduce.Plan(SHORT, 2, out, studies(SHORT)["lambda-star"].arms)
+
+
+def test_arms_in_one_program_come_out_as_each_does_alone(tmp_path, monkeypatch):
+    together, shared = reproduce.together.train, []
+    monkeypatch.setattr(
+        reproduce.together, "train", lambda opened, **more: shared.append(len(opened)) or together(opened, **more)
+    )
+    found = {}
+    for how in (False, True):
+        wanted = short_plan(tmp_path / str(how))
+        assert reproduce.fill(wanted, quiet_train, lambda _: None, shared=how) == []
+        found[how] = [reproduce.finished_run(wanted.out, arm, 2) for arm in wanted.arms]
+        assert reproduce.fill(wanted, never, lambda _: None, shared=how) == []
+    assert shared == [2]
+    for alone, one in zip(found[False], found[True], strict=True):
+        assert one.seeds == alone.seeds == (0, 1)
+        assert one.metrics.keys() == alone.metrics.keys()
+        for name, values in alone.metrics.items():
+            if name != "seconds":
+                # What a study reports, as for seeds; a step's own figures are differences of small numbers.
+                near = 1e-3 if name in ("return", "cost", "multiplier") else 1e-2
+                size = near * np.abs(values).max()
+                np.testing.assert_allclose(one.metrics[name], values, rtol=near, atol=size, err_msg=name)
+    assert [set(run.metrics["multiplier"].ravel()) for run in found[True]] == [{4.0}, {10.0}]
+
+
+def never(experiment, folder):
+    raise AssertionError(f"{folder} was to be trained alone, or again")
+
+
+def quiet_train(experiment, folder):
+    return runner.train(experiment, folder, quiet=True)
+
+
+def test_an_arm_that_fails_in_a_program_of_several_takes_no_other_along(tmp_path, monkeypatch):
+    wanted = short_plan(tmp_path / "out")
+    said = []
+
+    def train(opened, **_):
+        for one in opened:
+            one.record.close("finished" if one is not opened[1] else "failed")
+        ends = {one.record.folder: None for one in opened}
+        return ends | {opened[1].record.folder: NumericalFailure("epoch 1, seed 0: the reward is not finite.")}
+
+    monkeypatch.setattr(reproduce.together, "train", train)
+    failures = reproduce.fill(wanted, never, said.append, shared=True)
+    assert failures == ["fixed-10: epoch 1, seed 0: the reward is not finite."]
+    assert any("fixed-10/seeds-000-001 failed: epoch 1" in line for line in said)
 
 
 def test_an_unknown_figure_is_refused_with_the_nearest(start):

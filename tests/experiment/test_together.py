@@ -69,7 +69,7 @@ def test_a_configuration_is_its_structure_and_its_numbers():
 
 def test_numbers_that_python_looks_at_stay_constants_and_others_become_arguments():
     training = runner.training_of(experiment())
-    free = ["problem.limits.0", "config.trace", "config.primal.radius", "config.initial_multiplier"]
+    free = ["problem.limits.0", "config.trace", "config.primal.radius", "config.initial_multiplier", "config.dual_step"]
     assert together.can_be_arguments(training, free)
     assert together.can_be_arguments(training, [])
     assert not together.can_be_arguments(training, ["problem.cost_discount"])
@@ -100,6 +100,15 @@ def test_runs_together_give_what_each_gives_alone(folder, tmp_path):
         assert there["status"] == "finished"
     limits = {tuple(runs.read_description(folder / name)["problem"]["limits"]) for name in CHANGES}
     assert limits == {(0.1,), (0.4,), (0.2,)}
+
+
+def test_a_dual_step_of_zero_holds_the_multipliers_beside_a_run_whose_step_is_not(tmp_path):
+    changes = {"held": {"dual_step": 0.0, "initial_multiplier": 2.0}, "moving": {"dual_step": 0.5, "limits": 0.1}}
+    every = [opened(tmp_path / name, **change) for name, change in changes.items()]
+    assert len(together.groups(every)) == 1
+    assert set(together.train(every).values()) == {None}
+    assert set(metrics(tmp_path / "held")["multiplier"].ravel()) == {2.0}
+    assert len(set(metrics(tmp_path / "moving")["multiplier"].ravel())) > 2
 
 
 def test_side_by_side_as_on_an_accelerator_runs_give_what_they_give_in_turns(folder, tmp_path, monkeypatch):

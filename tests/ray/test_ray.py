@@ -43,7 +43,9 @@ def wanted(epochs):
 
 
 def begin(cluster, out, epochs):
-    return sweep.run(wanted(epochs), sweep.Options(out, quiet=True), sweep.executor(out, "ray", cluster.address))
+    return sweep.run(
+        wanted(epochs), sweep.Options(out, quiet=True), sweep.executor(out, "ray", address=cluster.address)
+    )
 
 
 def metrics(out):
@@ -100,4 +102,6 @@ def wait_for(happened, process=None, seconds=900):
 
 def test_an_address_where_nobody_is_is_told_in_one_sentence(tmp_path):
     with pytest.raises(InvalidInput, match=r"no Ray cluster answers at 127.0.0.1:1: "):
-        sweep.run(wanted(2), sweep.Options(tmp_path, quiet=True), sweep.executor(tmp_path, "ray", "127.0.0.1:1"))
+        sweep.run(
+            wanted(2), sweep.Options(tmp_path, quiet=True), sweep.executor(tmp_path, "ray", address="127.0.0.1:1")
+        )

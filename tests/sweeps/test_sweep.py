@@ -208,15 +208,22 @@ def test_a_node_that_cannot_do_a_job_says_why_in_one_sentence(tmp_path):
 def test_where_a_sweep_runs_is_checked_before_anything_begins(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     for given, said in (
-        (("rai",), "did you mean 'ray'"),
-        (("local", "host:1"), "--address is for --on ray"),
-        (("ray", None, "many"), "--cpus must be a number"),
+        ({"on": "rai"}, "did you mean 'ray'"),
+        ({"on": "local", "address": "host:1"}, r"--address is for --on ray\."),
+        ({"on": "ray", "cpus": "many"}, "--cpus must be a number"),
+        ({"on": "ray", "partition": "long"}, r"--partition is for --on slurm\."),
+        ({"cpus": 2}, r"--cpus is for --on ray and --on slurm\."),
     ):
         with pytest.raises(InvalidInput, match=said):
-            sweep.executor(tmp_path, *given)
+            sweep.executor(tmp_path, **given)
     begin = sweep.executor(tmp_path, "ray")
     assert begin is not None
     with pytest.raises(InvalidInput, match=r"Ray is not installed; get it with: pip install 'apdo\[ray\]'"):
+        begin()
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    begin = sweep.executor(tmp_path, "slurm", minutes="30")
+    assert begin is not None
+    with pytest.raises(InvalidInput, match=r"submitit is not installed; get it with: pip install 'apdo\[slurm\]'"):
         begin()
     with pytest.raises(InvalidInput, match="must be HOST:PORT"):
         cluster._check_answers("nowhere")

@@ -19,6 +19,7 @@ import dataclasses
 from math import inf
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
 from jax import random
@@ -174,8 +175,21 @@ def steer(
     limit: Float[Array, " M"],
 ) -> tuple[dual.Multiplier, dual.Relative]:
     """The dual step, in the units that the gains are counted in; none with a step of 0, whatever the rule adds."""
-    if not config.dual_step:
-        return state.multiplier, state.units
+    held = state.multiplier, state.units
+    if isinstance(config.dual_step, float | int):
+        return _moved(config, state, advantage, measured, limit) if config.dual_step else held
+    # The step is an argument of the program, and may be 0 for some of the runs that share it.
+    moved = _moved(config, state, advantage, measured, limit)
+    return jax.tree.map(lambda old, new: jnp.where(config.dual_step == 0.0, old, new), held, moved)
+
+
+def _moved(
+    config: Config,
+    state: State,
+    advantage: Float[Array, "T N K"],
+    measured: dict[str, Array],
+    limit: Float[Array, " M"],
+) -> tuple[dual.Multiplier, dual.Relative]:
     cost = measured["cost"]
     if config.units == "own":
         return dual.update(config.rule, state.multiplier, cost - limit, config.dual_step), state.units

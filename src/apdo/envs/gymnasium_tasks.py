@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from apdo.envs import OBJECT, expressions, host, mujoco_package, safety, spaces
+from apdo.envs import OBJECT, expressions, host, mujoco_package, ray_workers, safety, spaces
 from apdo.envs.host_options import HostOptions
 from apdo.errors import InvalidInput, unknown
 
@@ -119,8 +119,11 @@ class GymnasiumTask(HostOptions):
             horizon=found.horizon,
         )
 
-    def open(self, count: int) -> host.InProcess | host.Workers:
+    def open(self, count: int) -> host.Copies:
         """Copies in this process, or in worker processes where a step is slow enough to pay for them."""
+        if self.workers.startswith(ray_workers.PREFIX):
+            actors = int(self.workers.removeprefix(ray_workers.PREFIX))
+            return ray_workers.RayWorkers(self.plan(), count, actors, self.step_seconds)
         workers = self.worker_count(count, os.cpu_count() or 1)
         if workers == 0:
             return host.InProcess(self.plan(), count, self.step_seconds)

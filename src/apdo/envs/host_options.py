@@ -21,13 +21,21 @@ class HostOptions:
         0, "steps after which an episode is cut off; 0: as the environment is registered", OURS, within=(0, 10**7)
     )
     discount: float = option(0.99, "γ", OURS, within=(0.0, 1.0))
-    workers: str = option("auto", "worker processes that step the environments: 0, a number, or auto", OURS)
+    workers: str = option(
+        "auto",
+        "worker processes that step the environments: 0, a number, or auto; ray:N: so many actors of Ray",
+        OURS,
+    )
     step_seconds: float = option(
         60.0, "the longest that a step may take, in seconds; 0: no limit", OURS, within=(0.0, 1e6)
     )
 
     def __post_init__(self) -> None:
-        if self.workers != "auto" and not (self.workers.isdecimal() and int(self.workers) <= 256):
-            raise InvalidInput(f"workers must be auto or a number from 0 to 256, not {self.workers!r}.")
+        number = self.workers.removeprefix("ray:")
+        least = 1 if number != self.workers else 0
+        if self.workers != "auto" and not (number.isdecimal() and least <= int(number) <= 256):
+            raise InvalidInput(
+                f"workers must be auto or a number from 0 to 256, or ray:N with N from 1 to 256, not {self.workers!r}."
+            )
         for text in expressions.split(self.cost):
             expressions.parse(text)

@@ -193,6 +193,8 @@ class ThreadedTask(HostOptions):
 
     def open(self, count: int) -> "Threads":
         """So many copies."""
+        if self.workers.startswith("ray:"):
+            raise InvalidInput("this task steps its copies in threads: workers must be auto or a number.")
         threads = simulations.cores() if self.workers == "auto" else max(int(self.workers), 1)
         return Threads(look(self), count, threads, self.step_seconds)
 

@@ -2,7 +2,8 @@
 
 A study is a list of arms; an arm is an algorithm with its options, and may serve several studies. Each arm runs its
 seeds in one program, in a block (`blocks`): a finished block is never run again, one that was interrupted goes on, and
-more seeds mean one more. `OUT/study.json` says what the folder holds.
+more seeds mean one more. Blocks that differ in numbers only may run in one program (`together`). `OUT/study.json` says
+what the folder holds.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from pathlib import Path
 import jax
 
 from apdo.errors import InvalidInput, NumericalFailure, unknown
-from apdo.experiment import blocks, runner, settings
+from apdo.experiment import blocks, runner, settings, together
 from apdo.experiment.settings import Experiment
 from apdo.report import claims, comparison, page, plot, runs
 from apdo.report.comparison import OptimalMultiplier, Target
@@ -210,28 +211,73 @@ def plan(what: str, seeds: int | None, scale: str, out: Path | None) -> Plan:
     return Plan(size, count, out or Path("runs") / f"reproduce-{scale}", tuple(distinct(chosen)))
 
 
-def reproduce(wanted: Plan, command: str) -> None:
-    """Run what is missing, and write the pictures and the page."""
-    failures = fill(wanted)
+def reproduce(wanted: Plan, command: str, shared: bool | None = None) -> None:
+    """Run what is missing, and write the pictures and the page; `shared` as in `fill`."""
+    failures = fill(wanted, shared=shared)
     report(wanted, command)
     if failures:
         raise NumericalFailure(f"not everything could be run: {'; '.join(failures)}")
 
 
-def fill(wanted: Plan, train: Train = runner.train, say: Say = print) -> list[str]:
-    """Run what is missing; one block that fails does not stop the others, and is told of in the list returned."""
+def fill(wanted: Plan, train: Train = runner.train, say: Say = print, shared: bool | None = None) -> list[str]:
+    """Run what is missing; one block that fails does not stop the others, and is told of in the list returned.
+
+    `shared` says whether blocks that differ in numbers only run in one program; None: where there is an accelerator.
+    """
     with _alone(wanted):
         missing = [block for arm in wanted.arms for block in missing_blocks(wanted, arm, say)]
-        _announce(wanted, missing, say)
-        failures = []
-        for i, block in enumerate(missing, start=1):
-            say(f"[{i} of {len(missing)}] {block.arm.title}, seeds {block.seeds.start} to {block.seeds.stop - 1}")
-            try:
-                train(block.experiment, block.folder)
-            except NumericalFailure as error:
+        jobs = jobs_of(missing, jax.default_backend() != "cpu" if shared is None else shared)
+        _announce(wanted, missing, jobs, say)
+        failures: list[str] = []
+        begun = 0
+        for job in jobs:
+            begun += len(job)
+            for block in job:
+                place = f"[{begun - len(job) + job.index(block) + 1} of {len(missing)}]"
+                say(f"{place} {block.arm.title}, seeds {block.seeds.start} to {block.seeds.stop - 1}")
+            for block, error in _do(job, train, say):
                 say(f"{block.folder} failed: {error}")
                 failures.append(f"{block.arm.name}: {error}")
     return failures
+
+
+def jobs_of(missing: Sequence[Block], shared: bool) -> list[list[Block]]:
+    """The blocks in the order in which they run; those that may share a program together, if that is wanted."""
+    alike: dict[object, list[Block]] = {}
+    for block in missing:
+        what = together.likeness(block.experiment) if shared else None
+        alike.setdefault(what or block.folder, []).append(block)
+    return list(alike.values())
+
+
+def _do(job: Sequence[Block], train: Train, say: Say) -> list[tuple[Block, NumericalFailure]]:
+    """Run blocks, in one program if there are several; those that failed."""
+    if len(job) == 1:
+        try:
+            train(job[0].experiment, job[0].folder)
+        except NumericalFailure as error:
+            return [(job[0], error)]
+        return []
+    held: dict[Path, Block] = {}
+    opened: list[runner.Opened] = []
+    try:
+        for block in job:
+            entered = runner.enter(block.experiment, block.folder, say)
+            if isinstance(entered, runner.Opened):
+                opened.append(entered)
+                held[entered.record.folder] = block
+    except BaseException:
+        for one in opened:
+            one.record.close("interrupted")
+        raise
+    failed: list[tuple[Block, NumericalFailure]] = []
+    title = f"{len(job)} arms in one program; shown: {job[0].arm.title}"
+    for folder, error in together.train(opened, title=title).items():
+        if isinstance(error, NumericalFailure):
+            failed.append((held[folder], error))
+        elif error is not None:
+            raise error
+    return failed
 
 
 def distinct(chosen: Sequence[Study]) -> list[Arm]:
@@ -332,23 +378,24 @@ SPEEDS = {
 }
 
 
-def seconds_for(wanted: Sequence[Block], backend: str) -> float:
-    """About how long blocks take."""
+def seconds_for(jobs: Sequence[Sequence[Block]], backend: str) -> float:
+    """About how long blocks take, those of a job in one program."""
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     total, compiled = 0.0, set()
-    for block in wanted:
+    for i, block in ((i, block) for i, job in enumerate(jobs) for block in job):
         options, seeds = block.arm.options, len(block.seeds)
         iterations = int(options.get("off_policy.iterations", 0))
         total += seeds * int(options["epochs"]) * int(options["batch"]) / speed.steps
         total += iterations * speed.iteration * (1 if speed.together else seeds)
         # Multipliers held fixed share a program; everything else is compiled anew, an adjustment by itself.
         program = (block.arm.name.split("-")[0] if options.get("dual_step") == 0.0 else block.arm.name, seeds)
-        total += (1.0 if program not in compiled else 0.2) * speed.compilation * (1.6 if iterations else 1.0)
-        compiled.add(program)
+        share = 0.0 if i in compiled else 0.2 if program in compiled else 1.0
+        total += share * speed.compilation * (1.6 if iterations else 1.0)
+        compiled |= {i, program}
     return total
 
 
-def _announce(wanted: Plan, missing: Sequence[Block], say: Say) -> None:
+def _announce(wanted: Plan, missing: Sequence[Block], jobs: Sequence[Sequence[Block]], say: Say) -> None:
     if wanted.scale.note:
         say(wanted.scale.note)
     done = len(wanted.arms) - len({block.arm.name for block in missing})
@@ -363,7 +410,7 @@ def _announce(wanted: Plan, missing: Sequence[Block], say: Say) -> None:
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     if wanted.scale.name == "full" and backend == "cpu":
         say("JAX sees no GPU here, so this runs on the CPU. `--scale small` is a miniature for that.")
-    say(f"about {_duration(seconds_for(missing, backend))} on {speed.what}; an interrupted batch goes on where it was.")
+    say(f"about {_duration(seconds_for(jobs, backend))} on {speed.what}; an interrupted batch goes on where it was.")
 
 
 def _duration(seconds: float) -> str:

@@ -26,9 +26,8 @@ from apdo.algorithms import checks, scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import adjusting, checkpoint, chosen, memory, records, remarks, standing
+from apdo.experiment import checkpoint, chosen, compilation, memory, records, remarks, standing
 from apdo.experiment.callbacks import Callback, Epoch
-from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
 from apdo.experiment.settings import BOOKKEEPING, Experiment, sized
@@ -224,7 +223,7 @@ def _sayer(quiet: bool) -> standing.Say:
 
 def finish(opened: Opened, quiet: bool, callbacks: Sequence[Callback] = ()) -> Result:
     """Train from where the run stands to its end, and note how it ended."""
-    keep_compiled_programs()
+    compilation.keep_compiled_programs()
     work, experiment = Runner(opened, callbacks), opened.experiment
     title = f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}"
     limits = opened.training.problem.limits
@@ -394,7 +393,7 @@ class Runner:
         self.began, self.closed = time.perf_counter(), False
         self.share = 1.0
         """Which part of the program's time is this run's: others may be computed with it."""
-        self.advance = hosted.Advance(training) if hosted.is_hosted(training) else loop.make_advance(training)
+        self.advance = hosted.Advance(training) if hosted.is_hosted(training) else compilation.Advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
         self.about = remarks.About(
@@ -611,6 +610,8 @@ class Runner:
             if done < total and (self.stop.asked or self._time_to_save()):
                 self._save_learner(state, learner, done)
         self.progress.end_phase()
+        from apdo.experiment import adjusting
+
         doubts = adjusting.doubts(self.training, state, learner)
         for seed, reasons in zip(self.seeds, doubts, strict=True):
             if reasons:

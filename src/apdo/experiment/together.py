@@ -18,30 +18,40 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from apdo import arguments, hosted, loop
+from apdo import algorithms, arguments, hosted, loop
 from apdo.errors import Interrupted, NumericalFailure
-from apdo.experiment import memory, runner
+from apdo.experiment import compilation, memory, runner
 from apdo.experiment.callbacks import Callback
-from apdo.experiment.compilation import keep_compiled_programs
 from apdo.experiment.progress import Progress
 from apdo.experiment.runner import Opened, Runner
+from apdo.experiment.settings import Experiment
 from apdo.experiment.stopping import Stop
 
 Ends = dict[Path, BaseException | None]
 """How runs ended, by folder: an error, or None for one that is finished."""
 
 
-def train(opened: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]] = tuple) -> Ends:
+def likeness(experiment: Experiment) -> object:
+    """Equal for runs that may differ in numbers only; None for one that must have a program of its own."""
+    is_hosted = hasattr(type(experiment.environment_config), "action_meaning")
+    if is_hosted or hasattr(algorithms.find(experiment.algorithm), "adjustment"):
+        return None
+    settings = dataclasses.replace(experiment.settings, seed=0)
+    parts = (settings, experiment.algorithm_config, experiment.environment_config)
+    return experiment.algorithm, experiment.environment, arguments.structure(parts)
+
+
+def train(opened: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]] = tuple, title: str = "") -> Ends:
     """Train runs whose folders are held, in as few programs as they allow, and say how each ended.
 
-    `callbacks` makes those of a run.
+    `callbacks` makes those of a run. With a title the progress is shown, with the figures of a program's first run.
     """
     ends: Ends = {}
     waiting = list(opened)
     try:
         for members in groups(opened):
             waiting = [one for one in waiting if not any(one is other for other in members)]
-            ends |= _train(members, callbacks)
+            ends |= _train(members, callbacks, title)
             if any(isinstance(end, KeyboardInterrupt | OSError) for end in ends.values()):
                 break
     finally:
@@ -111,27 +121,30 @@ def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
     return True
 
 
-def _train(members: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]]) -> Ends:
-    keep_compiled_programs()
+def _train(members: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]], title: str) -> Ends:
+    compilation.keep_compiled_programs()
     if len(members) == 1:
-        return _alone(members[0], callbacks())
+        return _alone(members[0], callbacks(), title)
     works = [Runner(one, callbacks()) for one in members]
     ends: Ends = {}
     try:
         with contextlib.ExitStack() as stack:
             for work in works:
                 stack.enter_context(runner.ending(work))
-            progress = stack.enter_context(Progress("", 0, (), quiet=True))
-            stop = stack.enter_context(Stop(progress.message))
+            first = members[0]
+            limits = first.training.problem.limits
+            shown = Progress(title, first.experiment.settings.epochs, limits, quiet=not title)
+            progress = [stack.enter_context(shown), *(Progress("", 0, (), quiet=True) for _ in members[1:])]
+            stop = stack.enter_context(Stop(shown.message))
             _Group(works, progress, stop, ends).train()
     except (Exception, KeyboardInterrupt) as error:
         return {work.record.folder: ends.get(work.record.folder, error) for work in works}
     return {work.record.folder: ends.get(work.record.folder) for work in works}
 
 
-def _alone(one: Opened, callbacks: Sequence[Callback]) -> Ends:
+def _alone(one: Opened, callbacks: Sequence[Callback], title: str) -> Ends:
     try:
-        runner.finish(one, quiet=True, callbacks=callbacks)
+        runner.finish(one, quiet=not title, callbacks=callbacks)
     except BaseException as error:
         return {one.record.folder: error}
     return {one.record.folder: None}
@@ -140,7 +153,7 @@ def _alone(one: Opened, callbacks: Sequence[Callback]) -> Ends:
 class _Group:
     """Runs that share a program, from where they stand to their last epoch."""
 
-    def __init__(self, works: Sequence[Runner], progress: Progress, stop: Stop, ends: Ends) -> None:
+    def __init__(self, works: Sequence[Runner], progress: Sequence[Progress], stop: Stop, ends: Ends) -> None:
         self.works, self.stop, self.ends = works, stop, ends
         self.live = list(range(len(works)))
         edges = np.cumsum([0, *(len(work.seeds) for work in works)]).tolist()
@@ -152,13 +165,13 @@ class _Group:
             name: jnp.asarray(np.repeat([own[name] for own in every], counts), dtype=jnp.float32)
             for name in _varied([work.training for work in works])
         }
-        for work in works:
+        for work, shown in zip(works, progress, strict=True):
             work.share = 1.0 / len(works)
-            work.prepare(progress, stop)
+            work.prepare(shown, stop)
 
     def train(self) -> None:
         """Every epoch of every run."""
-        advance = loop.make_advance(self.training)
+        advance = compilation.Advance(self.training)
         epoch, epochs = self.works[0].stands.epoch, self.works[0].experiment.settings.epochs
         state = self._start()
         while epoch < epochs and self.live:

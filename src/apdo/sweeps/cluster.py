@@ -6,13 +6,13 @@ that dies takes its tasks along; the sweep, called again, goes on.
 """
 
 import dataclasses
-import importlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from apdo.envs import ray_workers
 from apdo.errors import InvalidInput
 from apdo.experiment import records
 from apdo.sweeps.work import FAILED, INTERRUPTED, Outcome, Task
@@ -60,9 +60,7 @@ class Cluster:
 
         Each job has so many CPUs and GPUs; None: one GPU where the cluster has any.
         """
-        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}.items():
-            os.environ.setdefault(name, value)
-        self._ray = ray = _package()
+        self._ray = ray = ray_workers.package()
         if address:
             _check_answers(address)
         try:
@@ -121,13 +119,6 @@ class Cluster:
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         self._ray.shutdown()
-
-
-def _package() -> Any:  # noqa: ANN401
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise InvalidInput("Ray is not installed; get it with: pip install 'apdo[ray]'") from None
 
 
 def _check_answers(address: str) -> None:

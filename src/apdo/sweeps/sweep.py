@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apdo import algorithms, arguments
 from apdo.errors import Interrupted, InvalidInput, StorageFailure, unknown
-from apdo.experiment import blocks
+from apdo.experiment import blocks, together
 from apdo.experiment.mirrors import Watch
 from apdo.experiment.progress import duration
 from apdo.experiment.reproduce import SPEEDS
@@ -205,25 +204,35 @@ def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = N
         return report(settings, options, failed, say)
 
 
-def executor(
-    out: Path,
-    on: str | None = None,
-    address: str | None = None,
-    cpus: float | str | None = None,
-    gpus: float | str | None = None,
-) -> Callable[[], Executor] | None:
-    """Who does the jobs of a sweep, to be begun when there are any; None: processes of this machine."""
-    if on not in (None, "local", "ray"):
-        raise unknown("place to run on", on, ("local", "ray"))
-    if on != "ray":
-        for name, value in {"address": address, "cpus": cpus, "gpus": gpus}.items():
-            if value is not None:
-                raise InvalidInput(f"--{name} is for --on ray.")
-        return None
-    from apdo.sweeps.cluster import Cluster
+PLACES = ("local", "ray", "slurm")
+_MEANT_FOR = {"address": ("ray",), "cpus": ("ray", "slurm"), "gpus": ("ray", "slurm")}
+_MEANT_FOR |= {"partition": ("slurm",), "minutes": ("slurm",)}
 
-    parts = [None if value is None else _positive(name, value) for name, value in (("cpus", cpus), ("gpus", gpus))]
-    return lambda: Cluster(out / PAGE, address, parts[0] or 1.0, parts[1])
+
+def executor(out: Path, on: str | None = None, **given: str | float | None) -> Callable[[], Executor] | None:
+    """Who does the jobs of a sweep, to be begun when there are any; None: processes of this machine.
+
+    `given` may have an address, cpus, gpus, a partition and minutes, for those places that know of them.
+    """
+    if on not in (None, *PLACES):
+        raise unknown("place to run on", on, PLACES)
+    for name, value in given.items():
+        if value is not None and on not in _MEANT_FOR[name]:
+            raise InvalidInput(f"--{name} is for {' and '.join(f'--on {place}' for place in _MEANT_FOR[name])}.")
+    numbers = {name: given.get(name) for name in ("cpus", "gpus", "minutes")}
+    cpus, gpus, minutes = (None if value is None else _positive(name, value) for name, value in numbers.items())
+    if on == "ray":
+        from apdo.sweeps.cluster import Cluster
+
+        address = given.get("address")
+        return lambda: Cluster(out / PAGE, None if address is None else str(address), cpus or 1.0, gpus)
+    if on == "slurm":
+        from apdo.sweeps.slurm import MINUTES, Slurm
+
+        partition = given.get("partition")
+        named = None if partition is None else str(partition)
+        return lambda: Slurm(out / PAGE, cpus or 1.0, gpus, named, int(minutes or MINUTES))
+    return None
 
 
 def _positive(name: str, value: float | str) -> float:
@@ -355,22 +364,12 @@ def jobs_of(missing: Sequence[Block], options: Options, executor: Executor) -> l
         return [[block.task(options.watch)] for block in missing]
     alike: dict[object, list[Block]] = {}
     for block in missing:
-        alike.setdefault(_likeness(block.experiment) or block.name, []).append(block)
+        alike.setdefault(together.likeness(block.experiment) or block.name, []).append(block)
     found = []
     for group in alike.values():
         size = min(_MOST_TOGETHER, -(-len(group) // count))
         found += [[block.task(options.watch) for block in group[i : i + size]] for i in range(0, len(group), size)]
     return found
-
-
-def _likeness(experiment: Experiment) -> object:
-    """Equal for runs that may differ in numbers only; None for one that must have a program of its own."""
-    hosted = hasattr(type(experiment.environment_config), "action_meaning")
-    if hosted or hasattr(algorithms.find(experiment.algorithm), "adjustment"):
-        return None
-    own = dataclasses.replace(experiment.settings, seed=0)
-    parts = (own, experiment.algorithm_config, experiment.environment_config)
-    return experiment.algorithm, experiment.environment, arguments.structure(parts)
 
 
 def _sayer(options: Options) -> Say:

@@ -1,0 +1,219 @@
+"""Copies of an environment in actors of Ray, on as many machines as the cluster has: `--workers ray:N`, apdo[ray].
+
+An actor steps its share through `host.Slice`, as a worker process does, so that what comes out is the same. An actor
+that dies, alone or with its machine, is replaced: the new one begins the collection again with the same seeds and is
+given the same actions. That brings an environment to where it was, if it does the same whenever it is reset with the
+same seed.
+"""
+
+import contextlib
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from apdo.envs import host
+from apdo.envs.host import Arrays, Fault, Plan, Slice
+from apdo.errors import InvalidInput
+
+PREFIX = "ray:"
+MOST_DEATHS = 3
+"""How often in a row an actor may die over the same step: an environment that ends its process ends every one."""
+_BACK = ("observation", "next_observation", "reward", "cost", "terminated", "truncated", "step")
+
+
+def package() -> Any:  # noqa: ANN401
+    """Ray itself; InvalidInput where it is not installed."""
+    for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}.items():
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise InvalidInput("Ray is not installed; get it with: pip install 'apdo[ray]'") from None
+
+
+class Share:
+    """What an actor does: it steps some of the copies. Plain values in and out; a fault is one of them."""
+
+    def __init__(self, plan: bytes, first: int, last: int, count: int, search: Sequence[str] = ()) -> None:
+        """`plan` as cloudpickle writes it; `search`: folders in which the run finds its modules."""
+        self._made = plan, first, last, count
+        sys.path += [folder for folder in search if folder not in sys.path]
+        self._own: Slice | None = None
+
+    def open(self) -> dict[str, Any]:
+        """Make the environments."""
+        return self._told(self._make)
+
+    def _make(self) -> None:
+        self._slice()
+
+    def _slice(self) -> Slice:
+        if self._own is None:
+            import cloudpickle
+
+            payload, first, last, count = self._made
+            plan: Plan = cloudpickle.loads(payload)
+            self._own = Slice(plan, first, last, Arrays(plan, count))
+        return self._own
+
+    def play(self, entropy: Sequence[int] | None, actions: Sequence[np.ndarray], last: bool) -> dict[str, Any]:
+        """Begin a collection, unless `entropy` is None, and step through actions; what the last of them gave."""
+        return self._told(lambda: self._play(entropy, actions, last))
+
+    def _play(self, entropy: Sequence[int] | None, actions: Sequence[np.ndarray], last: bool) -> dict[str, Any]:
+        own = self._slice()
+        arrays, mine = own.arrays, slice(own.first, own.last)
+        if entropy is not None:
+            arrays.entropy[:] = entropy
+            own.reset()
+        for t, action in enumerate(actions):
+            arrays.action[mine] = action
+            own.step(last=last and t + 1 == len(actions))
+        return {name: np.array(getattr(arrays, name)[mine]) for name in _BACK}
+
+    def _told(self, work: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+        try:
+            return {"version": metadata.version("apdo")} | (work() or {})
+        except InvalidInput as error:
+            return {"invalid": str(error)}
+        except ImportError as error:
+            return {"invalid": f"the node {socket.gethostname()} lacks what the environment needs: {error}."}
+        except Fault as error:
+            said = (error.environment, error.step, error.what)
+            return {"fault": said, "numerical": error.numerical, "trace": error.trace}
+
+
+class RayWorkers:
+    """N copies in actors, which step their shares at the same time and are replaced when they die."""
+
+    def __init__(self, plan: Plan, count: int, workers: int, step_seconds: float = 0.0) -> None:
+        self._ray = ray = package()
+        import cloudpickle  # comes with Gymnasium
+
+        self.step_seconds = step_seconds
+        self.arrays = Arrays(plan, count)
+        workers = min(workers, count)
+        bounds = [count * w // workers for w in range(workers + 1)]
+        self._shares = [slice(bounds[w], bounds[w + 1]) for w in range(workers)]
+        self._entropy: list[int] = []
+        self._actions: list[np.ndarray] = []
+        """All copies' actions since the collection began."""
+        self._begun_here = not ray.is_initialized()
+        self.replaced = 0
+        """How many actors have died so far."""
+        try:
+            self._payload = cloudpickle.dumps(plan)
+        except Exception as error:
+            raise InvalidInput(f"the environment cannot be sent to Ray's actors ({error}); use workers=0.") from None
+        if self._begun_here:
+            _join(ray)
+        there = int(ray.cluster_resources().get("CPU", 0))
+        if there < workers:
+            self.close()
+            raise InvalidInput(f"--workers ray:{workers} needs {workers} CPUs, and the Ray cluster has {there}.")
+        self._kind = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Share)
+        self.actors: list[Any] = []
+        try:
+            self.actors = [self._start(share) for share in self._shares]
+            for w, begun in enumerate([actor.open.remote() for actor in self.actors]):
+                self._take(w, begun, host.START_SECONDS, lambda w: self.actors[w].open.remote())
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, share: slice) -> Any:  # noqa: ANN401
+        search = [entry or os.getcwd() for entry in sys.path]
+        return self._kind.remote(self._payload, share.start, share.stop, self.arrays.count, search)
+
+    def reset(self, entropy: Sequence[int]) -> None:
+        """Begin an episode in each copy."""
+        self.arrays.entropy[:] = entropy
+        self._entropy, self._actions = [int(word) for word in entropy], []
+        self._all(last=False, begins=True)
+
+    def step(self, *, last: bool) -> None:
+        """One step of each copy."""
+        self._actions.append(self.arrays.action.copy())
+        self._all(last=last, begins=False)
+
+    def _all(self, *, last: bool, begins: bool) -> None:
+        def ask(w: int) -> Any:  # noqa: ANN401
+            given = [] if begins else [self._actions[-1][self._shares[w]]]
+            return self.actors[w].play.remote(self._entropy if begins else None, given, last)
+
+        def again(w: int) -> Any:  # noqa: ANN401
+            """Everything since the collection began, for an actor that knows nothing of it."""
+            given = [actions[self._shares[w]] for actions in self._actions]
+            return self.actors[w].play.remote(self._entropy, given, last)
+
+        seconds = self.step_seconds and self.step_seconds * max(s.stop - s.start for s in self._shares)
+        for w, asked in enumerate([ask(w) for w in range(len(self.actors))]):
+            found = self._take(w, asked, seconds, again)
+            for name in _BACK:
+                getattr(self.arrays, name)[self._shares[w]] = found[name]
+
+    def _take(self, w: int, asked: Any, seconds: float, again: Callable[[int], Any]) -> dict[str, Any]:  # noqa: ANN401
+        """An actor's answer; `again` asks one that has taken the place of a dead one."""
+        errors, first = self._ray.exceptions, self._shares[w].start
+        at = (first, int(self.arrays.step[first]))
+        for _ in range(MOST_DEATHS):
+            try:
+                found = self._ray.get(asked, timeout=seconds or None)
+            except errors.GetTimeoutError:
+                raise Fault(*at, f"its actor has not answered for {seconds:g} seconds") from None
+            except errors.RayActorError as error:
+                if "ModuleNotFoundError" in str(error):
+                    raise InvalidInput(f"a node has not the same apdo installed: {_last_line(error)}") from None
+                self.replaced += 1
+                self.actors[w] = self._start(self._shares[w])
+                asked = again(w)
+                # It has to be started, and to catch up.
+                seconds = seconds and host.START_SECONDS + seconds * (1 + len(self._actions))
+                continue
+            return _checked(found)
+        raise Fault(*at, f"its actor has died {MOST_DEATHS} times in a row")
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Actors are watched in every step."""
+        yield
+
+    def close(self) -> None:
+        """End the actors, and leave a cluster that was joined for them."""
+        for actor in getattr(self, "actors", []):
+            self._ray.kill(actor)
+        self.actors = []
+        if self._begun_here:
+            self._ray.shutdown()
+
+
+def _join(ray: Any) -> None:  # noqa: ANN401
+    """The cluster that RAY_ADDRESS names, or the one of this machine, begun if there is none."""
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+    except ValueError:  # a cluster that is there already takes no wishes
+        ray.init(log_to_driver=False, logging_level="ERROR")
+    except Exception as error:
+        where = os.environ.get("RAY_ADDRESS", "this machine")
+        raise InvalidInput(f"Ray could not be reached at {where}: {_last_line(error)}") from None
+
+
+def _checked(found: dict[str, Any]) -> dict[str, Any]:
+    if "invalid" in found:
+        raise InvalidInput(found["invalid"])
+    if "fault" in found:
+        raise Fault(*found["fault"], numerical=found["numerical"], trace=found["trace"])
+    if found["version"] != (own := metadata.version("apdo")):
+        raise InvalidInput(f"a node has apdo {found['version']}, and the run was started with {own}.")
+    return found
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
