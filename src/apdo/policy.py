@@ -1,5 +1,6 @@
 """A learned policy as something to call: numpy in, numpy out, no environment needed."""
 
+import html
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -87,7 +88,19 @@ class Policy:
         self._calls = 0
 
     def __repr__(self) -> str:
-        return f"<Policy: {self.about}>" if self.about else super().__repr__()
+        return f"<Policy: {', '.join(filter(None, (self.about, self._shapes())))}>"
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        return f"<div><strong>Policy</strong>: {html.escape(self.about)}<br><small>{self._shapes()}</small></div>"
+
+    def _shapes(self) -> str:
+        """What goes in and what comes out, in words."""
+        mode = jax.eval_shape(lambda o: self.network(o).mode(), jnp.zeros(self.observation_size))
+        acts = (
+            f"one of {mode.shape[0]} choices" if self.discrete else f"{mode.shape[0]} number{'s' * (mode.shape[0] > 1)}"
+        )
+        return f"{self.observation_size} number{'s' * (self.observation_size > 1)} in, {acts} out"
 
     def __call__(self, observation: ArrayLike, deterministic: bool = False) -> np.ndarray:
         """The action for each observation."""
