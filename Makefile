@@ -1,10 +1,11 @@
 PYTHON ?= python3
 PYTHON311 ?= python3.11
+PYTHONS ?= python3.11 python3.12 python3.13
 TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 test-ray check bench theory \
+.PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
   algorithm-pages torture torture-sweeps clean
 
@@ -44,10 +45,32 @@ test-bullet: .venv-bullet/ready
 test-ray: .venv-ray/ready
 	.venv-ray/bin/python -m pytest tests/ray tests/experiment/test_callbacks.py
 
+# The wheel in a bare environment of each Python that is there: nothing of the checkout is in reach.
+test-wheel:
+	rm -rf build/wheel build/lib build/wheel-*
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	@tried=0; for python in $(PYTHONS); do \
+	  $$python --version >/dev/null 2>&1 || { echo "$$python is not here, and not tried"; continue; }; \
+	  name=build/wheel-$$(basename $$python); \
+	  $$python -m venv $$name && \
+	  $$name/bin/pip install --quiet --disable-pip-version-check build/wheel/*.whl && \
+	  (cd $$name && bin/python -I ../../tests/wheel_check.py bin/apdo) || exit 1; \
+	  rm -rf $$name; tried=$$((tried + 1)); \
+	done; [ $$tried -gt 0 ]
+
 check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# The documentation site, in build/docs/index.html; a warning is an error.
+docs: .venv/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
+	@echo "the site: build/docs/index.html"
+
+# The built site in a real browser: pages on a desktop and a phone, links, search, the console.
+test-docs: docs .venv/browser
+	$(BIN)/python -m pytest tests/test_site.py
 
 bench: .venv/run
 	$(BIN)/python -m benchmarks.speed
@@ -130,6 +153,10 @@ clean:
 	@command -v chromium >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } || \
 	  echo "no Chromium here, and it cannot be installed without root: its tests will be skipped"
+	@touch $@
+
+.venv/docs: .venv/run
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 .venv/dev: .venv/test

@@ -19,6 +19,7 @@ from jax import random
 from apdo import hosted, loop
 from apdo.envs import of_object
 from apdo.experiment import runner, settings
+from benchmarks import provenance
 
 STEPS = 400
 
@@ -104,9 +105,8 @@ def main() -> None:
         ("Pendulum-v1 with one cost, 2 workers", pendulum, pendulum, {"workers": "2", "cost": "abs(obs[2]) > 4"}),
     ]
     for name, environment, make, options in cases:
-        print(
-            json.dumps(measure(name, environment, make, given.environments, given.repetitions, **options)), flush=True
-        )
+        found = measure(name, environment, make, given.environments, given.repetitions, **options)
+        print(json.dumps(provenance.stamped(found, ("gymnasium",))), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from apdo.core import dual
-from benchmarks import document, ground_truth
+from benchmarks import document, ground_truth, provenance
 
 RESULTS = Path("results/dual-estimation")
 DOCUMENT = Path("docs/dual-estimation.md")
@@ -359,7 +359,7 @@ def main() -> None:
         data = collected(problem, batches + 1, seeds)
         for name, row in rows.items():
             found = measure(row, data)
-            path_of(name).write_text(json.dumps(found) + "\n", encoding="utf-8")
+            path_of(name).write_text(json.dumps(provenance.stamped(found)) + "\n", encoding="utf-8")
             print(f"{name}: λ^OFF/λ* {_spread(ratios(found), 2)}, {found['seconds']} s", flush=True)
     if given.table or given.only is None:
         write_document()

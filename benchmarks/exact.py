@@ -24,6 +24,7 @@ from apdo import exact
 from apdo.errors import NumericalFailure
 from apdo.exact import program
 from apdo.finite import FiniteCMDP, fold_time
+from benchmarks import provenance
 
 OUT = Path("results/speed/exact.jsonl")
 
@@ -126,7 +127,7 @@ def measure(problem: str, method: str, cmdp: FiniteCMDP, work: Callable[[], obje
             "relative_gap": abs(proof.gap) / proof.gap_scale,
             "binding": int((answer.multipliers > 0).sum()),
         }
-    line = json.dumps(facts)
+    line = json.dumps(provenance.stamped(facts, ("scipy",)))
     print(line, flush=True)
     with OUT.open("a") as file:
         file.write(line + "\n")

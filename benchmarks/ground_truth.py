@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from apdo.experiment import presets
-from benchmarks import document
+from benchmarks import document, provenance
 
 RESULTS = Path("results/ground-truth")
 DOCUMENT = Path("docs/ground-truth.md")
@@ -285,7 +285,7 @@ def work(job: tuple[str, ...], out: Path) -> None:
     """One job, in this process."""
     found = train(job[1], job[2]) if job[0] == "train" else estimate(job[1], job[2])
     out.mkdir(parents=True, exist_ok=True)
-    path_of(job, out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    path_of(job, out).write_text(json.dumps(provenance.stamped(found), indent=1) + "\n", encoding="utf-8")
 
 
 def work_apart(job: tuple[str, ...], out: Path) -> str:

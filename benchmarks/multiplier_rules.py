@@ -20,6 +20,7 @@ from apdo.core import dual
 from apdo.envs.tabular import Garnet, TwoState
 from apdo.exact.chain import Chain
 from apdo.finite import FiniteCMDP
+from benchmarks import provenance
 
 RESULTS = Path("results/multiplier-rules")
 PROBLEMS = {"two-state": ("two states", TwoState()), "garnet": ("Garnet", Garnet(instance=2))}
@@ -134,7 +135,9 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     all = [measure(name) for name in PROBLEMS]
     for found in all:
-        (RESULTS / f"{found['problem']}.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+        (RESULTS / f"{found['problem']}.json").write_text(
+            json.dumps(provenance.stamped(found)) + "\n", encoding="utf-8"
+        )
         for title, path in found["rules"].items():
             when = "not settled" if path["settled"] is None else f"within 2 % from epoch {path['settled']}"
             print(f"{found['problem']} (λ* {found['optimum']['multiplier']:.4g}), {title}: {path['last']:.4g}, {when}")

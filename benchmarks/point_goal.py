@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import provenance
+
 RESULTS = Path("results/point-goal")
 SEEDS = 5
 BATCH = 20_000
@@ -110,7 +112,9 @@ def main() -> None:
     for part in () if given.table else [given.only] if given.only else list(PARTS):
         found = train(part, given.seeds)
         given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / f"{part}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (given.out / f"{part}.json").write_text(
+            json.dumps(provenance.stamped(found), indent=1) + "\n", encoding="utf-8"
+        )
         print(part, {name: np.round(values, 3).tolist() for name, values in found["last"].items()}, flush=True)
     print(table())
 

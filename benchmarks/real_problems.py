@@ -26,6 +26,7 @@ from apdo.envs import wind_turbine as wt
 from apdo.envs.queueing import QueueingNetwork
 from apdo.envs.wind_turbine import WindTurbine
 from apdo.report import plot
+from benchmarks import provenance
 
 RESULTS, RUNS = Path("results/real-problems"), Path("runs/real-problems")
 EPISODES = 1000
@@ -268,7 +269,7 @@ def queueing():
 
 def write(name, found):
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / name).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / name).write_text(json.dumps(provenance.stamped(found), indent=1) + "\n", encoding="utf-8")
     print(f"wrote {RESULTS / name}")
 
 

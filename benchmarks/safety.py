@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import document
+from benchmarks import document, provenance
 
 RESULTS, RUNS = Path("results/benchmarks"), Path("runs/benchmarks")
 DOCUMENT = Path("docs/benchmarks.md")
@@ -138,7 +138,7 @@ def train(task: str, algorithm: str, seed: int, steps: int, out: Path) -> None:
         "seconds": round(time.perf_counter() - began),
     }
     out.mkdir(parents=True, exist_ok=True)
-    path_of(task, algorithm, seed, out).write_text(json.dumps(found) + "\n", encoding="utf-8")
+    path_of(task, algorithm, seed, out).write_text(json.dumps(provenance.stamped(found)) + "\n", encoding="utf-8")
 
 
 def rounded(values: np.ndarray) -> list[float]:

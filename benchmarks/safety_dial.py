@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import document
+from benchmarks import document, provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -305,7 +305,7 @@ def keep(path: Path, found: dict[str, Any]) -> None:
     from apdo import files
 
     with files.replacing(path) as file:
-        file.write((json.dumps(found) + "\n").encode())
+        file.write((json.dumps(provenance.stamped(found)) + "\n").encode())
 
 
 def present(out: Path) -> None:

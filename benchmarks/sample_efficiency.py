@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from apdo.experiment import presets
-from benchmarks import document, ground_truth
+from benchmarks import document, ground_truth, provenance
 
 RESULTS = Path("results/sample-efficiency")
 DOCUMENT = Path("docs/sample-efficiency.md")
@@ -419,7 +419,7 @@ def main() -> None:
         if given.table or not wanted or (path_of(name).exists() and not given.again):
             continue
         found = curves(arm, given.seeds or arm.seeds)
-        path_of(name).write_text(json.dumps(found) + "\n", encoding="utf-8")
+        path_of(name).write_text(json.dumps(provenance.stamped(found)) + "\n", encoding="utf-8")
         print(f"{name}: {found['seconds']:.0f} s | {' | '.join(_row(name, found))}", flush=True)
     if given.table or given.only is None:
         write_document()

@@ -30,12 +30,14 @@ from apdo.envs.environment import Environment
 from apdo.experiment import runner, settings
 from apdo.off_policy import ddpg
 from apdo.off_policy.units import empty_buffer
+from benchmarks import provenance
 
 
 def report(figure: str, value: float, unit: str, **facts) -> None:
     device = jax.devices()[0]
     where = {"device": device.device_kind, "cores": os.cpu_count(), "jax": jax.__version__}
-    print(json.dumps({"figure": figure, "value": round(value, 6), "unit": unit} | facts | where), flush=True)
+    found = {"figure": figure, "value": round(value, 6), "unit": unit} | facts | where
+    print(json.dumps(provenance.stamped(found)), flush=True)
 
 
 def timed(function, *arguments, repetitions: int):

@@ -20,6 +20,7 @@ import jax
 
 from apdo.experiment import records
 from apdo.sweeps import plan
+from benchmarks import provenance
 
 
 def timed(words: list[str], cache: Path) -> float:
@@ -65,7 +66,7 @@ def main() -> None:
         "commit": records.commit(),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    given.out.write_text(json.dumps(provenance.stamped(found), indent=2) + "\n")
     print(json.dumps(found, indent=2))
 
 

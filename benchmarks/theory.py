@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from apdo import exact
 from apdo.finite import FiniteCMDP, fold_time
 from benchmarks import exact as problems
+from benchmarks import provenance
 
 OUT = Path("results/theory")
 Floats = NDArray[np.float64]
@@ -547,7 +548,13 @@ def _late(row: dict, result: dict) -> float:
 
 
 def save(name: str, rows: object) -> None:
-    (OUT / f"{name}.json").write_text(json.dumps(rows, indent=1, default=float) + "\n")
+    (OUT / f"{name}.json").write_text(json.dumps(provenance.stamped({"rows": rows}), indent=1, default=float) + "\n")
+
+
+def saved(name: str) -> list:
+    """What `save` wrote, or an earlier version without its provenance."""
+    found = json.loads((OUT / f"{name}.json").read_text())
+    return found["rows"] if isinstance(found, dict) and "rows" in found else found
 
 
 def main() -> None:
@@ -558,7 +565,7 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     found = models()
     if given.picture:
-        picture(found, *(json.loads((OUT / f"{name}.json").read_text()) for name in ("steps", "adjustments")))
+        picture(found, *map(saved, ("steps", "adjustments")))
         return
     save("shape", [shape(model) for model in found])
     print("shape", flush=True)

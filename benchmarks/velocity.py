@@ -21,6 +21,7 @@ import numpy as np
 from apdo import hosted, loop
 from apdo.envs import host, velocity
 from apdo.experiment import runner, settings
+from benchmarks import provenance
 
 mujoco = importlib.import_module("mujoco")
 """An optional package, which a type checker need not find."""
@@ -142,7 +143,7 @@ def main() -> None:
     measures = [partial(alone, robot, given.copies, given.steps, given.repetitions) for robot in velocity.ROBOTS]
     for measure in (*measures, partial(end_to_end, given.repetitions)):
         for row in measure():
-            print(json.dumps(row), flush=True)
+            print(json.dumps(provenance.stamped(row, ("mujoco", "gymnasium"))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,26 @@
 """The examples of the documentation run."""
 
 import re
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from apdo import cli, datasets
+from command_line import call
 
 DOCS = Path(__file__).parent.parent / "docs"
+GUIDES = ["start.md", "tutorial.md", "choosing.md"]
+GUIDES += [f"how-to/{page.name}" for page in sorted((DOCS / "how-to").glob("*.md"))]
+
+
+def python_blocks(page):
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
 def blocks_of_environments():
-    return re.findall(r"```python\n(.*?)```", (DOCS / "environments.md").read_text(), re.DOTALL)
+    return python_blocks("environments.md")
 
 
 def test_the_mujoco_model_of_docs_environments_trains(tmp_path, monkeypatch, capsys):
@@ -66,3 +75,59 @@ def test_the_arrays_that_docs_dual_estimation_names_are_those_of_a_file():
     table = text[text.index("| Array |") : text.index("Rows may be in any order")]
     named = {name for row in table.strip().splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert named == set(datasets.ENTRIES)
+
+
+def test_the_tutorial_goes_from_a_blank_file_to_an_exported_policy(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    file, look, train, compare, export = python_blocks("tutorial.md")
+    Path("cold_store.py").write_text(file)
+    assert "samples=250_000" in train  # a minute; the test takes less
+    assert "count=50" in compare
+    for block in (look, train.replace("samples=250_000", "batch=960, epochs=2"), compare.replace("50", "1"), export):
+        exec(block, {})
+    said = capsys.readouterr().out
+    assert re.search(r"thermostat \(\d+\.\d, 0\.0\)", said)
+    with np.load("cold-store.npz", allow_pickle=False) as stored:
+        assert (stored["action_low"], stored["action_high"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("page", "leaves"),
+    [
+        ("start.md", "runs/second/run.json"),
+        ("how-to/resume.md", "runs/b/run.json"),
+        ("how-to/watch.md", "runs/stopped/run.json"),
+        ("how-to/several-costs.md", "runs/named/run.json"),
+        ("how-to/multipliers.md", "problem.npz"),
+    ],
+)
+def test_the_python_of_the_guides_runs(page, leaves, tmp_path, monkeypatch, capsys):
+    if "Pendulum" in (DOCS / page).read_text():
+        pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    monkeypatch.chdir(tmp_path)
+    for block in python_blocks(page):
+        exec(block, {})
+    capsys.readouterr()
+    assert Path(leaves).exists()
+
+
+def commands(page):
+    """The command lines of a page that are apdo's, as arguments."""
+    text = re.sub(r"\\\n", " ", (DOCS / page).read_text())
+    shells = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [shlex.split(line, comments=True)[1:] for shell in shells for line in shell.splitlines() if "apdo " in line]
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_option_that_a_guide_names_is_one(page, capsys):
+    checked = 0
+    for command, *rest in commands(page):
+        names = rest[:2] if command == "train" and ":" not in rest[1] else rest[:1] if command == "train" else []
+        status, text, _ = call(capsys, command, *names, "--help")
+        assert status == 0
+        for option in (word for word in rest if word.startswith("--") and command != "sweep"):
+            assert re.search(rf"{option}\b", text), f"{page}: apdo {command} has no {option}"
+            checked += 1
+    assert checked > 0

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import provenance
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "reliability"
 
@@ -125,7 +127,7 @@ class Report:
 
     def write(self) -> None:
         self.found["seconds"] = round(time.monotonic() - self.began, 1)
-        self.path.write_text(json.dumps(self.found, indent=2) + "\n")
+        self.path.write_text(json.dumps(provenance.stamped(self.found), indent=2) + "\n")
         problems = len(self.found["problems"])
         print(f"{self.name}: {self.found['done']} of {self.wanted}, {problems} problems", flush=True)
 

@@ -9,11 +9,12 @@ arrays by name, [seeds, epochs]; `apdo.load(RUN)` gives a policy back from a run
 `apdo.estimate_multipliers(RUN)` says what each limit costs, from a run's buffer or from logged data (`apdo.datasets`).
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apdo.errors import EnvironmentFailure, InvalidInput, NumericalFailure, StorageFailure
+from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
 
 if TYPE_CHECKING:
     from apdo.datasets import Dataset
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "EnvironmentFailure",
+    "Interrupted",
     "InvalidInput",
     "NumericalFailure",
     "StorageFailure",
@@ -64,6 +66,9 @@ def train(
     stop the run (`apdo.experiment.callbacks`). Options have the command line's names, with "_"
     for "-" and "__" for ".":
     `epochs=50, primal="ppo", primal__clip=0.1`.
+
+    Ctrl-C (in a notebook, the stop button) ends the run after its epoch, saves it, and returns what there is:
+    `result.interrupted` then says how to go on. SIGTERM saves, too, and raises `apdo.Interrupted`.
     """
     from apdo import algorithms, envs
     from apdo.experiment import runner, settings
@@ -74,8 +79,20 @@ def train(
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")
-        return runner.train(experiment, Path(out), quiet=quiet, callbacks=callbacks)
-    return runner.run(experiment, None if out is None else Path(out), quiet=quiet, callbacks=callbacks)
+        return _or_what_there_is(lambda: runner.train(experiment, Path(out), quiet=quiet, callbacks=callbacks))
+    folder = None if out is None else Path(out)
+    return _or_what_there_is(lambda: runner.run(experiment, folder, quiet=quiet, callbacks=callbacks))
+
+
+def _or_what_there_is(training: "Callable[[], Result]") -> "Result":
+    """The result of a training, also of one that Ctrl-C has stopped."""
+    try:
+        return training()
+    except Interrupted as stopped:
+        if stopped.result is None:
+            raise
+        print(f"apdo: {stopped}", file=sys.stderr)
+        return stopped.result
 
 
 def resume(
@@ -88,7 +105,7 @@ def resume(
     costs: object = None,
     callbacks: "Sequence[Callback]" = (),
 ) -> "Result":
-    """Go on with an interrupted run, for more epochs than planned if `epochs` says so.
+    """Go on with an interrupted run, for more epochs than planned if `epochs` says so; Ctrl-C as in `apdo.train`.
 
     A run whose algorithm, environment or costs were Python objects that no file has needs them again.
     """
@@ -98,7 +115,7 @@ def resume(
     if algorithm is not None:
         algorithms.of_object(algorithm)
     task = None if environment is None else envs.of_object(environment, costs)[1]
-    return runner.resume(Path(run), quiet, epochs, task=task, callbacks=callbacks)
+    return _or_what_there_is(lambda: runner.resume(Path(run), quiet, epochs, task=task, callbacks=callbacks))
 
 
 def sweep(

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class InvalidInput(ValueError):
@@ -25,6 +26,9 @@ class StorageFailure(OSError):
 
 class Interrupted(KeyboardInterrupt):
     """The run was asked to stop and has saved itself; the message says how to go on. Exit status 0."""
+
+    result: Any = None
+    """What the run has so far, an `apdo.experiment.runner.Result`, where Ctrl-C has stopped it."""
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> InvalidInput:

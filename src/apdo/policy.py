@@ -1,5 +1,7 @@
 """A learned policy as something to call: numpy in, numpy out, no environment needed."""
 
+import html
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -75,6 +77,7 @@ class Policy:
         discrete: bool = False,
         normaliser: tuple[ArrayLike, ArrayLike] | None = None,
         about: str = "",
+        values: Callable[[Array, Array], Array] | None = None,
     ) -> None:
         self.network: PyTree = network if normaliser is None else _normalised(network, normaliser, observation_size)
         """The module from one raw observation to an action distribution."""
@@ -83,11 +86,24 @@ class Policy:
         """Whether actions are choices."""
         self.about = about
         """Which policy of its run it is, in words."""
+        self._values = values
         self._key = random.key(seed)
         self._calls = 0
 
     def __repr__(self) -> str:
-        return f"<Policy: {self.about}>" if self.about else super().__repr__()
+        return f"<Policy: {', '.join(filter(None, (self.about, self._shapes())))}>"
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        return f"<div><strong>Policy</strong>: {html.escape(self.about)}<br><small>{self._shapes()}</small></div>"
+
+    def _shapes(self) -> str:
+        """What goes in and what comes out, in words."""
+        mode = jax.eval_shape(lambda o: self.network(o).mode(), jnp.zeros(self.observation_size))
+        acts = (
+            f"one of {mode.shape[0]} choices" if self.discrete else f"{mode.shape[0]} number{'s' * (mode.shape[0] > 1)}"
+        )
+        return f"{self.observation_size} number{'s' * (self.observation_size > 1)} in, {acts} out"
 
     def __call__(self, observation: ArrayLike, deterministic: bool = False) -> np.ndarray:
         """The action for each observation."""
@@ -119,6 +135,33 @@ class Policy:
         else:
             named = {"action": found.action}
         return {name: np.asarray(value)[0] if single else np.asarray(value) for name, value in named.items()}
+
+    def value(self, observation: ArrayLike, step: ArrayLike = 0) -> np.ndarray:
+        """The return still to come, as training's value function has it: a number for each observation.
+
+        `step` is how many steps of the episode are over; it counts where the horizon ends what is summed. Returns are
+        discounted as training discounts them. The value functions of a run are those of its newest policy, fitted to
+        the batch of the latest epoch: `apdo.load(RUN, newest=True)` has them, and so has each of `result.newest`.
+        """
+        return self._valued(observation, step)[..., 0]
+
+    def cost_value(self, observation: ArrayLike, step: ArrayLike = 0) -> np.ndarray:
+        """The costs still to come, [M] or [B, M]; as `value` has the return."""
+        return self._valued(observation, step)[..., 1:]
+
+    def _valued(self, observation: ArrayLike, step: ArrayLike) -> np.ndarray:
+        if self._values is None:
+            raise InvalidInput(
+                "this policy has no value functions: a run keeps those of its newest policy (newest=True), and only "
+                "where its algorithm learns one of the return and one of each cost."
+            )
+        batch, single = self._batch(observation)
+        steps = np.asarray(step, dtype=np.int32)
+        if steps.ndim > 1 or (steps.ndim == 1 and (single or len(steps) != len(batch))):
+            raise InvalidInput(f"a step is a number, or one for each of {len(batch)} observations, not {steps.shape}.")
+        steps = np.broadcast_to(steps, (len(batch),))
+        found = np.asarray(_value(self._values, jnp.asarray(batch), jnp.asarray(steps)))
+        return found[0] if single else found
 
     def save(self, path: str | Path) -> None:
         """Export to a plain .npz, or to ONNX where the name ends in .onnx (docs/policies.md)."""
@@ -166,6 +209,11 @@ def _normalised(network: PyTree, normaliser: tuple[ArrayLike, ArrayLike], size: 
     if not (np.all(np.isfinite(mean)) and np.all(np.isfinite(std)) and np.all(std > 0.0)):
         raise InvalidInput("a normaliser's means must be finite and its deviations finite and above 0.")
     return Normalised(network=network, mean=jnp.asarray(mean), std=jnp.asarray(std))
+
+
+@eqx.filter_jit
+def _value(values: Callable[[Array, Array], Array], observations: Array, steps: Array) -> Array:
+    return values(observations, steps)
 
 
 @eqx.filter_jit

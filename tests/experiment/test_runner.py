@@ -153,8 +153,8 @@ def test_a_policy_whose_batches_are_noisy_is_the_newest_and_says_why(tmp_path):
     result = runner.run(experiment, tmp_path / "run", quiet=True)
     assert result.best == []
     assert "best" not in runs.read_description(result.path)
-    assert repr(result.policy) == (
-        "<Policy: the newest policy, after 1 epoch; batches drawn with noise say nothing of which is best>"
+    assert result.policy.about == (
+        "the newest policy, after 1 epoch; batches drawn with noise say nothing of which is best"
     )
 
 

@@ -37,7 +37,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from apdo.algorithms import k_adj, on_policy, pdo
 from apdo.algorithms.contract import Adjustment
 from apdo.algorithms.trial import Trial
-from apdo.core import dual, policies, replay
+from apdo.core import critics, dual, policies, replay
 from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
@@ -49,6 +49,7 @@ from apdo.problem import Problem
 memory = on_policy.memory
 act = on_policy.act
 learned_policy = on_policy.learned_policy
+learned_values = on_policy.learned_values
 
 T = TypeVar("T")
 
@@ -106,6 +107,11 @@ class State(eqx.Module):
     search: k_adj.Search | None
     members: contract.OwnState | None
     """The learners of the latest adjustment, where the next is to go on with them."""
+
+    @property
+    def critic(self) -> critics.Critic:
+        """The value functions."""
+        return self.pdo.critic
 
     @property
     def policy(self) -> policies.Policy:

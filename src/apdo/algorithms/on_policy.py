@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo import objective
 from apdo.algorithms import primal_steps
@@ -37,6 +37,16 @@ class HasPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class HasValues(HasPolicy, Protocol):
+    """A state that holds value functions beside its policy."""
+
+    @property
+    def critic(self) -> critics.Critic:
+        """Of the return and, where there are as many, of each cost."""
+        ...
+
+
 def act(
     config: object,  # noqa: ARG001
     state: HasPolicy,
@@ -58,6 +68,23 @@ def learned_policy(state: HasPolicy) -> policies.Policy | policies.Normalised:
     if state.statistics is None:
         return state.policy
     return policies.Normalised(network=state.policy, statistics=state.statistics)
+
+
+class LearnedValues(eqx.Module):
+    """Value functions of the return and of each cost, over raw observations."""
+
+    critic: critics.Critic
+    statistics: Statistics | None
+
+    def __call__(self, observation: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "B K"]:
+        """What is still to come after so many steps of an episode: the return, then each cost."""
+        seen = observation if self.statistics is None else self.statistics.normalise(observation)
+        return critics.values(self.critic, seen, step)
+
+
+def learned_values(state: HasValues) -> LearnedValues:
+    """The value functions as they were last fitted: to the batch of the latest epoch."""
+    return LearnedValues(critic=state.critic, statistics=state.statistics)
 
 
 def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -> policies.Policy:

@@ -112,6 +112,11 @@ class Scaled:
         inner, metrics = self._inner.step(config, problem, state.inner, batch, key)
         return State(inner=inner, meaning=state.meaning), metrics
 
+    def learned_values(self, state: State) -> PyTree:
+        """The inner algorithm's value functions; None where it has none."""
+        own = getattr(self._inner, "learned_values", None)
+        return None if own is None else own(state.inner)
+
     def learned_policy(self, state: State) -> RawPolicy:
         """What has been learned, with the environment's own actions."""
         return RawPolicy(network=self._inner.learned_policy(state.inner), meaning=state.meaning)

@@ -21,6 +21,7 @@ from apdo.problem import Problem
 act = on_policy.act
 memory = on_policy.memory
 learned_policy = on_policy.learned_policy
+learned_values = on_policy.learned_values
 
 
 @dataclasses.dataclass(frozen=True)

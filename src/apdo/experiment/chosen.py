@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -85,13 +86,26 @@ def policies(training: loop.Training, seeds: Sequence[int], state: loop.State, n
         noisy = "; batches drawn with noise say nothing of which is best"
         why = "" if newest or loop.keeps_best(training.algorithm) else noisy
         networks = jax.vmap(training.algorithm.learned_policy)(state.algorithm)
-        return _policies(
-            training, networks, [f"the newest policy, after {after} epoch{'s' * (after != 1)}{why}"] * len(seeds)
-        )
+        words = f"the newest policy, after {after} epoch{'s' * (after != 1)}{why}"
+        return _policies(training, networks, [words] * len(seeds), _values(training, state))
     return _policies(training, state.best.policy, [one.words() for one in there])
 
 
-def _policies(training: loop.Training, networks: PyTree, about: list[str]) -> list[Policy]:
+def _values(training: loop.Training, state: loop.State) -> PyTree | None:
+    """The newest value functions by seed, where there is one of the return and one of each cost."""
+    own = getattr(training.algorithm, "learned_values", None)
+    values = None if own is None else jax.vmap(own)(state.algorithm)
+    if values is None:
+        return None
+    size, m = training.problem.observation_size, training.problem.constraints
+    first = jax.tree.map(lambda leaf: leaf[0], values)
+    found = jax.eval_shape(first, jnp.zeros((1, size)), jnp.zeros(1, jnp.int32))
+    return values if found.shape == (1, 1 + m) else None
+
+
+def _policies(
+    training: loop.Training, networks: PyTree, about: list[str], values: PyTree | None = None
+) -> list[Policy]:
     problem = training.problem
     return [
         Policy(
@@ -100,6 +114,7 @@ def _policies(training: loop.Training, networks: PyTree, about: list[str]) -> li
             seed=i,
             discrete=problem.discrete_actions,
             about=words,
+            values=None if values is None else jax.tree.map(lambda leaf, i=i: leaf[i], values),
         )
         for i, words in enumerate(about)
     ]

@@ -26,7 +26,7 @@ from apdo.algorithms import checks, scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import checkpoint, chosen, compilation, memory, records, remarks, standing
+from apdo.experiment import adjusting, checkpoint, chosen, compilation, memory, records, remarks, standing, summary
 from apdo.experiment.callbacks import Callback, Epoch
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
@@ -51,7 +51,7 @@ _PIECE = 100
 """Iterations of an adjustment that cannot be divided: the off-policy learner draws so many minibatches at once."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Result:
     """What a run leaves behind."""
 
@@ -65,11 +65,24 @@ class Result:
     """What training saw of each seed's best policy; empty where the algorithm's batches say nothing of its policy."""
     metrics: dict[str, np.ndarray]
     """By name, [S, E] or [S, E, M]."""
+    title: str = ""
+    """The algorithm and the environment."""
+    limits: tuple[float, ...] = ()
+    cost_names: tuple[str, ...] = ()
+    interrupted: str = ""
+    """Where the run was interrupted, how far it came and how to go on; else empty."""
 
     @property
     def policy(self) -> Policy:
         """The best policy of the first seed."""
         return self.policies[0]
+
+    def __repr__(self) -> str:
+        return "\n".join(summary.lines(self))
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks, as a table by seed."""
+        return summary.table(self)
 
 
 def training_of(experiment: Experiment) -> loop.Training:
@@ -175,7 +188,7 @@ def reopen(
         if description.get("status") == "finished" and stands.epoch == experiment.settings.epochs:
             if not stands.discarded:
                 say(f"{folder} is finished already, and whole.")
-                return result_of(folder, training, seeds, history_of(stands), started(training, seeds, stands))
+                return result_of(folder, experiment, training, history_of(stands), started(training, seeds, stands))
         else:
             say(f"going on after {stands.epoch} of {experiment.settings.epochs} epochs")
         note = {"epoch": stands.epoch, "at": fresh["started"], "versions": fresh["versions"], "device": fresh["device"]}
@@ -462,7 +475,10 @@ class Runner:
             self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted)
             if self.stop.asked and epoch < settings.epochs:
                 self.interrupt(state, epoch)
-        return result_of(self.record.folder, self.training, self.seeds, self.history, state)
+        return self._result(state)
+
+    def _result(self, state: loop.State, interrupted: str = "") -> Result:
+        return result_of(self.record.folder, self.experiment, self.training, self.history, state, interrupted)
 
     def receive(
         self,
@@ -564,10 +580,14 @@ class Runner:
         path = checkpoint.path_of(self.record.folder, epoch)
         if not path.exists():
             self.save(state, epoch)
-        raise Interrupted(
-            f"stopped after {epoch} of {self.experiment.settings.epochs} epochs, all saved. "
-            + _how_to_go_on(self.record.folder, self.experiment)
-        )
+        how_far = f"stopped after {epoch} of {self.experiment.settings.epochs} epochs, all saved."
+        raise self._interrupted(f"{how_far} {_how_to_go_on(self.record.folder, self.experiment)}", state)
+
+    def _interrupted(self, said: str, state: loop.State) -> Interrupted:
+        """The exception that ends the run, with what there is where a person asked at the keyboard."""
+        stopped = Interrupted(said)
+        stopped.result = self._result(state, said) if self.stop.at_the_keyboard else None
+        return stopped
 
     def _note(
         self, epoch: int, metrics: dict[str, np.ndarray], adjusted: dict[str, np.ndarray] | None, elapsed: float
@@ -660,10 +680,10 @@ class Runner:
         checkpoint.save(path, {"done": jnp.asarray(done), "learner": learner}, epoch)
         self.saved_at, self.save_seconds = time.perf_counter(), 0.0
         if self.stop.asked:
-            raise Interrupted(
-                f"stopped in the adjustment after {epoch} epochs, at {done:,} of {self.adjuster.total:,} iterations, "
-                f"all saved. {_how_to_go_on(self.record.folder, self.experiment)}"
+            how_far = (
+                f"stopped in the adjustment after {epoch} epochs, at {done:,} of {self.adjuster.total:,} iterations,"
             )
+            raise self._interrupted(f"{how_far} all saved. {_how_to_go_on(self.record.folder, self.experiment)}", state)
 
     def _fail(self, state: loop.State, quantity: str, seeds: np.ndarray) -> None:
         epoch = int(state.epoch)
@@ -700,8 +720,16 @@ def started(training: loop.Training, seeds: list[int], stands: Standing) -> loop
     return loop.start(training, seeds) if stands.state is None else stands.state
 
 
-def result_of(folder: Path, training: loop.Training, seeds: list[int], history: _History, state: loop.State) -> Result:
+def result_of(
+    folder: Path,
+    experiment: Experiment,
+    training: loop.Training,
+    history: _History,
+    state: loop.State,
+    interrupted: str = "",
+) -> Result:
     """A run's results, from its metrics and its last state."""
+    seeds = _seeds(experiment)
     return Result(
         path=folder,
         seeds=seeds,
@@ -709,6 +737,10 @@ def result_of(folder: Path, training: loop.Training, seeds: list[int], history: 
         newest=chosen.policies(training, seeds, state, newest=True),
         best=chosen.found(training, seeds, state),
         metrics=history.by_seed(),
+        title=f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}",
+        limits=tuple(training.problem.limits),
+        cost_names=tuple(training.environment.cost_names),
+        interrupted=interrupted,
     )
 
 

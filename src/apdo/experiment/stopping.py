@@ -22,6 +22,7 @@ class Stop:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._asked = threading.Event()
+        self._keyboard = False
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
         self._wakeup = -1
@@ -30,6 +31,11 @@ class Stop:
     def asked(self) -> bool:
         """Whether a signal has come."""
         return self._asked.is_set()
+
+    @property
+    def at_the_keyboard(self) -> bool:
+        """Whether the first signal was Ctrl-C: somebody is there, and can use what there is."""
+        return self._keyboard
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is not threading.main_thread():
@@ -66,6 +72,7 @@ class Stop:
                     if number == signal.SIGINT:
                         _leave()
                 else:
+                    self._keyboard = number == signal.SIGINT
                     self._say("stopping after this epoch, or piece of an adjustment; Ctrl-C again stops at once")
                 self._asked.set()
         os.close(pipe)

@@ -1,0 +1,60 @@
+"""Where a result comes from: commit, command, device, versions and date.
+
+Every benchmark that writes a file of results passes it through `stamped`; `tests/test_results.py` refuses others.
+"""
+
+import datetime
+import re
+import shlex
+import sys
+from typing import Any
+
+ENTRIES = ("commit", "command", "device", "versions", "date")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def stamped(found: dict[str, Any], packages: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What was found, and where it comes from; what it says of that itself is left as it is."""
+    return of(packages) | found
+
+
+def of(packages: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The provenance of what this process computes, with the versions of further packages that matter."""
+    import jax
+
+    from apdo.experiment import records
+
+    device = jax.devices()[0]
+    return {
+        "commit": records.commit(),
+        "command": command(),
+        "device": f"{device.platform}: {device.device_kind}",
+        "versions": records.versions(packages),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def command() -> str:
+    """The line that started this process, as one would type it in a checkout."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    name = getattr(spec, "name", "").removesuffix(".__main__")
+    return shlex.join(["python", "-m", name, *sys.argv[1:]] if name else ["python", *sys.argv])
+
+
+def missing(found: object) -> list[str]:
+    """What a result does not say of where it comes from; each seed of it may say so on its own.
+
+    A commit whose tree had changed is none: nobody can have that tree again.
+    """
+    if not isinstance(found, dict):
+        return list(ENTRIES)
+    seeds = found.get("seeds")
+    parts = list(seeds.values()) if isinstance(seeds, dict) and seeds else [{}]
+    each = [found | part if isinstance(part, dict) else found for part in parts]
+    return [entry for entry in ENTRIES if not all(_says(part, entry) for part in each)]
+
+
+def _says(part: dict[str, Any], entry: str) -> bool:
+    if entry == "commit":
+        return bool(_COMMIT.fullmatch(str(part.get("commit", ""))))
+    return bool(part.get(entry) or (entry == "date" and part.get("finished")))
