@@ -26,7 +26,7 @@ from apdo.algorithms import checks, scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import adjusting, checkpoint, chosen, compilation, memory, records, remarks, standing, summary
+from apdo.experiment import checkpoint, chosen, compilation, memory, records, remarks, standing, summary
 from apdo.experiment.callbacks import Callback, Epoch
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
