@@ -206,6 +206,23 @@ def test_pid_goes_no_further_than_its_bound_also_in_its_integral_so_that_it_come
     np.testing.assert_allclose(state.integral, [1.5], rtol=1e-6)
 
 
+def test_a_bound_that_falls_takes_nothing_off_a_multiplier_whose_cost_is_too_high():
+    """Where the reward no longer varies the natural size falls to nothing, and the limit is still broken."""
+    rules = (dual.Ascent(most=2.0), dual.Pid(proportional=0.5, most=2.0), dual.Adam(most=2.0))
+    for rule in rules:
+        state, natural = begun(rule, [0.0]), 1.0
+        for _ in range(60):
+            state = dual.update(rule, state, vector([0.8]), 0.3, vector([natural]), vector([natural]))
+        before = float(state.integral[0])
+        np.testing.assert_allclose(before, 2.0, rtol=1e-5)
+        for _ in range(60):
+            natural *= 0.9
+            state = dual.update(rule, state, vector([0.8]), 0.3, vector([natural]), vector([natural]))
+        assert float(state.value[0]) >= before
+        state = dual.update(rule, state, vector([-0.8]), 0.3, vector([natural]), vector([natural]))
+        np.testing.assert_allclose(state.integral, [2.0 * natural], rtol=1e-5)
+
+
 def seen(advantages, costs):
     """Relative units after batches with these advantages, and these costs."""
     units = dual.Relative.start(len(costs[0]))

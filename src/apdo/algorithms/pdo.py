@@ -125,7 +125,7 @@ def step(
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     measured = on_policy.measure(problem, batch)
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
-    crossing = crossing_of(config, problem, seen, found.advantage[..., 1:], measured, limit)
+    crossing = crossing_of(config, problem, seen, found.advantage, measured, limit)
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing
     )
@@ -149,19 +149,20 @@ def crossing_of(
     config: Config,
     problem: Problem,
     batch: Transition,
-    advantage: Float[Array, "T N M"],
+    advantage: Float[Array, "T N K"],
     measured: dict[str, Array],
     limit: Float[Array, " M"],
 ) -> primal_steps.Crossing | None:
-    """How far the step may carry costs through their limits, given their advantages; None where it may at will."""
+    """How far the step may carry costs through their limits, given all advantages; None where it may at will."""
     if not config.overshoot or not isinstance(config.primal, primal_steps.Trpo) or config.values == "combined":
         return None
-    centred = advantage - jnp.mean(advantage, axis=(0, 1), keepdims=True)
+    costs = advantage[..., 1:]
+    centred = costs - jnp.mean(costs, axis=(0, 1), keepdims=True)
     weighted = objective.step_weights(problem, batch)[..., None] * centred
     size = jnp.maximum(jnp.abs(limit), jnp.abs(measured["cost"]))
     varies = _SHARE * jnp.minimum(size, measured["cost_deviation"])
     return primal_steps.Crossing(
-        advantage=weighted.reshape(-1, advantage.shape[-1]),
+        advantage=weighted.reshape(-1, costs.shape[-1]),
         half=on_policy.halves(batch),
         excess=measured["cost"] - limit,
         allowed=config.overshoot * jnp.maximum(varies, measured["cost_error"]),

@@ -121,7 +121,8 @@ def update(
             move = step * excess
         case Adam():
             move, moments = descent.step(optax.adam(step), jnp.zeros_like(excess), -excess, moments)
-    integral = _project(config, multiplier.integral + unit * move, natural)
+    ceiling = _ceiling(config, multiplier.integral, excess, natural)
+    integral = jnp.clip(multiplier.integral + unit * move, 0.0, ceiling)
     value = integral
     if isinstance(config, Pid):
         # Before the first update there is no earlier excess, and no rise.
@@ -129,7 +130,7 @@ def update(
         reach = config.reach or inf
         felt = excess * (1.0 + config.far * jnp.abs(excess))
         proportional = jnp.clip(config.proportional * felt, -reach, reach)
-        value = _project(config, integral + unit * (proportional + config.derivative * rise), natural)
+        value = jnp.clip(integral + unit * (proportional + config.derivative * rise), 0.0, ceiling)
     return Multiplier(value=value, integral=integral, excess=excess, updates=multiplier.updates + 1, moments=moments)
 
 
@@ -138,8 +139,17 @@ def jump(multiplier: Multiplier, value: Float[Array, " M"]) -> Multiplier:
     return eqx.tree_at(lambda m: (m.value, m.integral), multiplier, (value, value))
 
 
-def _project(config: Config, value: Float[Array, " M"], natural: float | Float[Array, " M"]) -> Float[Array, " M"]:
-    return jnp.clip(value, 0.0, config.most * natural if config.most else inf)
+def _ceiling(
+    config: Config, integral: Float[Array, " M"], excess: Float[Array, " M"], natural: float | Float[Array, " M"]
+) -> Float[Array, " M"] | float:
+    """The upper bound. It takes nothing off a multiplier whose cost is too high, also where the natural size falls.
+
+    A policy in a corner, where the reward no longer varies, would else be charged less and less, and stay there.
+    """
+    if not config.most:
+        return inf
+    most = config.most * natural
+    return jnp.where(excess > 0.0, jnp.maximum(integral, most), most)
 
 
 class Relative(eqx.Module):
