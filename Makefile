@@ -6,7 +6,7 @@ JOBS ?= 2
 
 .PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 test-ray check bench theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
-  torture clean
+  torture torture-sweeps clean
 
 # The same number of samples for each; what is there already is not trained again.
 demo: .venv/run
@@ -40,7 +40,7 @@ test-stable-baselines3: .venv-sb3/ready
 test-bullet: .venv-bullet/ready
 	.venv-bullet/bin/python -m pytest tests/safety/test_bullet.py
 
-# Sweeps on Ray with nodes that die, and the mirrors of metrics with the packages that they are for.
+# Sweeps and environments on Ray with nodes that die, sweeps on Slurm, and the mirrors of metrics with the packages that they are for.
 test-ray: .venv-ray/ready
 	.venv-ray/bin/python -m pytest tests/ray tests/experiment/test_callbacks.py
 
@@ -51,6 +51,7 @@ check: .venv/dev
 
 bench: .venv/run
 	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.second_start
 	$(BIN)/python -m benchmarks.exact
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[gymnasium]'
 	$(BIN)/python -m benchmarks.bridge
@@ -94,6 +95,10 @@ transfer: .venv/run
 # Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
 torture: .venv/run
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.torture --jobs $(JOBS)
+
+# Sweeps whose drivers, processes and Ray nodes are killed at random.
+torture-sweeps: .venv-ray/ready
+	.venv-ray/bin/python -m benchmarks.torture.sweeps --jobs $(JOBS)
 
 clean:
 	rm -rf .venv .venv-safety .venv-bullet .venv-sb3 .venv-ray
@@ -144,7 +149,7 @@ clean:
 
 .venv-ray/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-ray
-	.venv-ray/bin/pip install --quiet --disable-pip-version-check --editable '.[ray,tensorboard,wandb]' pytest beartype
+	.venv-ray/bin/pip install --quiet --disable-pip-version-check --editable '.[ray,slurm,tensorboard,wandb,gymnasium]' pytest beartype
 	@touch $@
 
 .venv-sb3/ready: pyproject.toml
