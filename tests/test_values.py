@@ -1,5 +1,7 @@
 """The value functions of a learned policy, from a run or its folder."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from apdo.core import critics
 from apdo.errors import InvalidInput
 from apdo.experiment import evaluation
 
-SMALL = {"policy__hidden": (8,), "critic__hidden": (16,), "quiet": True}
+SMALL: dict[str, Any] = {"policy__hidden": (8,), "critic__hidden": (16,), "quiet": True}
 
 
 @pytest.fixture(scope="module")
