@@ -551,10 +551,10 @@ def save(name: str, rows: object) -> None:
     (OUT / f"{name}.json").write_text(json.dumps(provenance.stamped({"rows": rows}), indent=1, default=float) + "\n")
 
 
-def saved(name: str) -> list:
+def saved(name: str) -> list[dict]:
     """What `save` wrote, or an earlier version without its provenance."""
     found = json.loads((OUT / f"{name}.json").read_text())
-    return found["rows"] if isinstance(found, dict) and "rows" in found else found
+    return found if isinstance(found, list) else found["rows"]
 
 
 def main() -> None:

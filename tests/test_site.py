@@ -147,13 +147,13 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    server: Server
-
     def do_POST(self):
-        self.server.seen = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        server = self.server
+        assert isinstance(server, Server)
+        server.seen = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(204)
         self.end_headers()
-        self.server.told.set()
+        server.told.set()
 
     def log_message(self, format, *args):
         pass

@@ -1,5 +1,7 @@
 """The value functions of a learned policy, from a run or its folder."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,14 +12,14 @@ from apdo.core import critics
 from apdo.errors import InvalidInput
 from apdo.experiment import evaluation
 
-SMALL = {"policy__hidden": (8,), "critic__hidden": (16,), "quiet": True}
+SMALL: dict[str, Any] = {"policy__hidden": (8,), "critic__hidden": (16,), "quiet": True}
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     """Large batches of a policy that hardly moves: value functions have something to settle at."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    options = SMALL | {"primal__radius": 1e-4, "critic__rate": 3e-3}
+    options: dict[str, Any] = SMALL | {"primal__radius": 1e-4, "critic__rate": 3e-3}
     return apdo.train("pdo", "two-state", epochs=12, batch=3000, seeds=2, out=folder, **options)
 
 

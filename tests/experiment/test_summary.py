@@ -107,7 +107,7 @@ def assert_asked(epoch):
 
 
 class Heard:
-    latest = None
+    latest: Stop | None = None
 
     @classmethod
     def asked(cls):
