@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import provenance
+
 BAR = 2.0
 """Seconds above importing jax."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -79,7 +81,7 @@ def main() -> None:
     found["load"] = round(os.getloadavg()[0], 1)
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(found, indent=2) + "\n")
+        given.out.write_text(json.dumps(provenance.stamped(found), indent=2) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=2))
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import provenance
 from benchmarks.torture.common import RESULTS, ROOT
 
 SEEDS = 4
@@ -183,7 +184,7 @@ def main() -> None:
                 print(f"sweep {i} on {place}: {kills}{': ' + '; '.join(wrong) if wrong else ''}", flush=True)
                 report["seconds"] = round(time.monotonic() - began)
                 given.out.parent.mkdir(parents=True, exist_ok=True)
-                given.out.write_text(json.dumps(report, indent=2) + "\n")
+                given.out.write_text(json.dumps(provenance.stamped(report), indent=2) + "\n", encoding="utf-8")
         finally:
             if cluster:
                 cluster.close()
