@@ -68,7 +68,7 @@ def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[
     from apdo.experiment import settings
 
     name, task = transfer_problems.task_of(case)
-    options = case.options | ({} if case.limits is None else {"limits": case.limits})
+    options: dict[str, Any] = case.options | ({} if case.limits is None else {"limits": case.limits})
     options |= {"seed": seeds[0], "seeds": len(seeds)} | (changes or {})
     preset = options.pop("preset", None)
     return settings.specify(algorithm, name, options, preset=preset, task=task)

@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks import algorithm_pages
@@ -70,7 +71,7 @@ def test_the_commands_of_the_pages_are_ones(line):
     if environment[0].isupper():
         pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
     pairs = zip(words[::2], words[1::2], strict=True)
-    changes = {name.removeprefix("--").replace("-", "_"): value for name, value in pairs}
+    changes: dict[str, Any] = {name.removeprefix("--").replace("-", "_"): value for name, value in pairs}
     if "limit" in changes:
         changes["limits"] = float(changes.pop("limit"))
     settings.specify(algorithm, environment, changes).problem()

@@ -1,6 +1,8 @@
 """Environments stepped by actors of Ray, some of which die. `make test-ray` runs these."""
 
+import contextlib
 import os
+import time
 
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ def walking(dies_at=0, marks=None):
 
         def step(self, action):
             self.steps += 1
-            if dies_at == self.steps and os.getpid() != here and len(list(marks.iterdir())) < 2:
+            if marks and dies_at == self.steps and os.getpid() != here and len(list(marks.iterdir())) < 2:
                 (marks / str(os.getpid())).touch()
                 os._exit(7)
             self.at = 0.9 * self.at + 0.1 * self.np_random.normal(size=2) + 0.1 * float(action[0])
@@ -67,7 +69,7 @@ def task_of(make, **options):
     return gymnasium_tasks.of_object(make)(max_episode_steps=6, **options)
 
 
-def played(copies, steps=12, between=lambda t: None):
+def played(copies, steps=12, between=lambda t: None, given_up=()):
     copies.reset([1, 2, 3, 4])
     rows, actions = [], np.random.default_rng(0).normal(size=(steps, *copies.arrays.action.shape))
     for t in range(steps):
@@ -75,12 +77,27 @@ def played(copies, steps=12, between=lambda t: None):
         copies.arrays.action[:] = actions[t]
         copies.step(last=t + 1 == steps)
         rows.append([getattr(copies.arrays, name).copy() for name in ray_workers._BACK])
+        if t in given_up:
+            copies.restart(np.arange(copies.arrays.count) % 2 == 0)
     return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def wait_for_the_end_of(actor, seconds=60.0):
+    """Ray notices the end of a node some time after it."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(ray.exceptions.GetTimeoutError):
+            try:
+                ray.get(actor.__ray_call__.remote(lambda _: None), timeout=1.0)
+            except ray.exceptions.RayActorError:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the actor outlives its node")
 
 
 def test_actors_that_die_and_a_node_that_dies_change_nothing(cluster):
     local = task_of(walking(), workers="0").open(5)
-    expected = played(local)
+    expected = played(local, given_up=(2, 6))
     copies = task_of(walking(), workers="ray:2").open(5)
     assert isinstance(copies, ray_workers.RayWorkers)
 
@@ -92,11 +109,12 @@ def test_actors_that_die_and_a_node_that_dies_change_nothing(cluster):
             [node] = [one for one in cluster.spare if one.node_id == where]
             cluster.spare.remove(node)
             cluster.remove_node(node, allow_graceful=False)
+            wait_for_the_end_of(copies.actors[0])
 
     try:
-        found = played(copies, between=disturb)
+        found = played(copies, between=disturb, given_up=(2, 6))
         assert copies.replaced >= 2
-        again = played(copies)
+        again = played(copies, given_up=(2, 6))
     finally:
         copies.close()
     for name, ours, theirs, third in zip(ray_workers._BACK, expected, found, again, strict=True):

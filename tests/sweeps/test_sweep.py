@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,13 +208,14 @@ def test_a_node_that_cannot_do_a_job_says_why_in_one_sentence(tmp_path):
 
 def test_where_a_sweep_runs_is_checked_before_anything_begins(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    for given, said in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"on": "rai"}, "did you mean 'ray'"),
         ({"on": "local", "address": "host:1"}, r"--address is for --on ray\."),
         ({"on": "ray", "cpus": "many"}, "--cpus must be a number"),
         ({"on": "ray", "partition": "long"}, r"--partition is for --on slurm\."),
         ({"cpus": 2}, r"--cpus is for --on ray and --on slurm\."),
-    ):
+    ]
+    for given, said in wrong:
         with pytest.raises(InvalidInput, match=said):
             sweep.executor(tmp_path, **given)
     begin = sweep.executor(tmp_path, "ray")

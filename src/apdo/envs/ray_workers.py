@@ -2,8 +2,8 @@
 
 An actor steps its share through `host.Slice`, as a worker process does, so that what comes out is the same. An actor
 that dies, alone or with its machine, is replaced: the new one begins the collection again with the same seeds and is
-given the same actions. That brings an environment to where it was, if it does the same whenever it is reset with the
-same seed.
+given the same actions, and the same episodes to give up. That brings an environment to where it was, if it does the
+same whenever it is reset with the same seed.
 """
 
 import contextlib
@@ -37,6 +37,11 @@ def package() -> Any:  # noqa: ANN401
         raise InvalidInput("Ray is not installed; get it with: pip install 'apdo[ray]'") from None
 
 
+Work = tuple[str, np.ndarray]
+"""Of each copy: `_STEP` and its action, or `_RESTART` and whether its episode is given up."""
+_STEP, _RESTART = "step", "restart"
+
+
 class Share:
     """What an actor does: it steps some of the copies. Plain values in and out; a fault is one of them."""
 
@@ -62,19 +67,23 @@ class Share:
             self._own = Slice(plan, first, last, Arrays(plan, count))
         return self._own
 
-    def play(self, entropy: Sequence[int] | None, actions: Sequence[np.ndarray], last: bool) -> dict[str, Any]:
-        """Begin a collection, unless `entropy` is None, and step through actions; what the last of them gave."""
-        return self._told(lambda: self._play(entropy, actions, last))
+    def play(self, entropy: Sequence[int] | None, given: Sequence[Work], last: bool) -> dict[str, Any]:
+        """Begin a collection, unless `entropy` is None, and do what is given; how the copies stand after it."""
+        return self._told(lambda: self._play(entropy, given, last))
 
-    def _play(self, entropy: Sequence[int] | None, actions: Sequence[np.ndarray], last: bool) -> dict[str, Any]:
+    def _play(self, entropy: Sequence[int] | None, given: Sequence[Work], last: bool) -> dict[str, Any]:
         own = self._slice()
         arrays, mine = own.arrays, slice(own.first, own.last)
         if entropy is not None:
             arrays.entropy[:] = entropy
             own.reset()
-        for t, action in enumerate(actions):
-            arrays.action[mine] = action
-            own.step(last=last and t + 1 == len(actions))
+        for t, (word, value) in enumerate(given):
+            if word == _STEP:
+                arrays.action[mine] = value
+                own.step(last=last and t + 1 == len(given))
+            else:
+                arrays.given_up[mine] = value
+                own.restart()
         return {name: np.array(getattr(arrays, name)[mine]) for name in _BACK}
 
     def _told(self, work: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
@@ -102,8 +111,8 @@ class RayWorkers:
         bounds = [count * w // workers for w in range(workers + 1)]
         self._shares = [slice(bounds[w], bounds[w + 1]) for w in range(workers)]
         self._entropy: list[int] = []
-        self._actions: list[np.ndarray] = []
-        """All copies' actions since the collection began."""
+        self._done: list[Work] = []
+        """What all copies have been given since the collection began."""
         self._begun_here = not ray.is_initialized()
         self.replaced = 0
         """How many actors have died so far."""
@@ -134,29 +143,37 @@ class RayWorkers:
     def reset(self, entropy: Sequence[int]) -> None:
         """Begin an episode in each copy."""
         self.arrays.entropy[:] = entropy
-        self._entropy, self._actions = [int(word) for word in entropy], []
+        self._entropy, self._done = [int(word) for word in entropy], []
         self._all(last=False, begins=True)
 
     def step(self, *, last: bool) -> None:
         """One step of each copy."""
-        self._actions.append(self.arrays.action.copy())
+        self._done.append((_STEP, self.arrays.action.copy()))
         self._all(last=last, begins=False)
+
+    def restart(self, which: np.ndarray) -> None:
+        """Give up the episodes of some copies, and begin their next ones."""
+        self._done.append((_RESTART, np.array(which)))
+        self._all(last=False, begins=False)
 
     def _all(self, *, last: bool, begins: bool) -> None:
         def ask(w: int) -> Any:  # noqa: ANN401
-            given = [] if begins else [self._actions[-1][self._shares[w]]]
+            given = [] if begins else self._given(w)[-1:]
             return self.actors[w].play.remote(self._entropy if begins else None, given, last)
 
         def again(w: int) -> Any:  # noqa: ANN401
             """Everything since the collection began, for an actor that knows nothing of it."""
-            given = [actions[self._shares[w]] for actions in self._actions]
-            return self.actors[w].play.remote(self._entropy, given, last)
+            return self.actors[w].play.remote(self._entropy, self._given(w), last)
 
         seconds = self.step_seconds and self.step_seconds * max(s.stop - s.start for s in self._shares)
         for w, asked in enumerate([ask(w) for w in range(len(self.actors))]):
             found = self._take(w, asked, seconds, again)
             for name in _BACK:
                 getattr(self.arrays, name)[self._shares[w]] = found[name]
+
+    def _given(self, w: int) -> list[Work]:
+        """What one actor's copies have been given since the collection began."""
+        return [(word, value[self._shares[w]]) for word, value in self._done]
 
     def _take(self, w: int, asked: Any, seconds: float, again: Callable[[int], Any]) -> dict[str, Any]:  # noqa: ANN401
         """An actor's answer; `again` asks one that has taken the place of a dead one."""
@@ -174,7 +191,7 @@ class RayWorkers:
                 self.actors[w] = self._start(self._shares[w])
                 asked = again(w)
                 # It has to be started, and to catch up.
-                seconds = seconds and host.START_SECONDS + seconds * (1 + len(self._actions))
+                seconds = seconds and host.START_SECONDS + seconds * (1 + len(self._done))
                 continue
             return _checked(found)
         raise Fault(*at, f"its actor has died {MOST_DEATHS} times in a row")
