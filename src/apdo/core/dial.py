@@ -71,8 +71,10 @@ def enforce(
     config: Config, dial: Dial | None, cost: Float[Array, " M"], error: Float[Array, " M"], limit: Float[Array, " M"]
 ) -> tuple[Dial | None, Float[Array, " M"]]:
     """The dial for the next epoch, and d_k of this one, whose policy costs `cost`, up to a standard error."""
-    most = jnp.where(limit == 0.0, inf, jnp.abs(limit) / 5.0)
-    below = limit - jnp.minimum(config.margin * error, most) if config.margin else limit
+    below = limit
+    if config.margin:
+        most = jnp.where(limit == 0.0, inf, jnp.abs(limit) / 5.0)
+        below = limit - jnp.minimum(config.margin * error, most)
     if dial is None:
         return None, below
     first = jnp.where(dial.epoch == 0, cost, dial.first)
