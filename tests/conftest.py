@@ -24,6 +24,16 @@ def few_memory_maps():
         jax.clear_caches()
 
 
+@pytest.fixture(autouse=True)
+def programs_are_traced(request, monkeypatch):
+    """No program is loaded that an earlier process has kept, nor kept: tests put other functions in the place of some.
+
+    But for the tests of just that.
+    """
+    if request.module.__name__.rpartition(".")[2] != "test_compilation":
+        monkeypatch.setattr("apdo.experiment.compilation.folder", lambda: None)
+
+
 @pytest.fixture
 def double_precision():
     """Floats have 64 bits during the test."""
