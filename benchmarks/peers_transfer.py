@@ -341,6 +341,7 @@ def main() -> None:
     if given.samples and given.out == RESULTS:
         parser.error("--samples is for trials: give a folder of their own with --out")
     given.passed_on = [f"--samples={given.samples}"]
+    given.changes = []
     transfer.run_all(jobs(given), given)
 
 

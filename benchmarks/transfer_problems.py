@@ -6,6 +6,7 @@ an algorithm. Those marked as held out were set aside before any default was cho
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.ground_truth import QUEUE
@@ -155,11 +156,10 @@ def rescaled(name: str) -> type[Any]:
     return type(f"Rescaled{base.__name__}", (base,), {"step": step})
 
 
-def command(case: Case, algorithm: str) -> str:
-    """What a user would type."""
-    given = {
-        name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in case.options.items()
-    }
+def command(case: Case, algorithm: str, changes: Mapping[str, Any] | None = None) -> str:
+    """What a user would type, with options that were changed for a trial."""
+    options = case.options | dict(changes or {})
+    given = {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in options.items()}
     if case.limits is not None:
         given["limit"] = ",".join(f"{limit:g}" for limit in case.limits)
     words = [f"--{name} '{value}'" if " " in str(value) else f"--{name} {value}" for name, value in given.items()]

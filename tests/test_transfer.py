@@ -102,13 +102,35 @@ def test_only_seeds_that_are_not_there_are_run_and_they_join_those_that_are(tmp_
 
 def test_the_best_epoch_is_the_one_that_earns_most_among_those_within_every_limit():
     curve = {
-        "samples": np.array([10, 20, 30, 40]),
         "return": np.array([1.0, 9.0, 4.0, 3.0]),
         "costs": np.array([[0.0, 0.0], [1.2, 0.0], [1.04, 2.0], [0.0, 2.2]]),
     }
     found = transfer.best_epoch(curve, np.array([1.0, 2.0]), np.array([0.05, 0.1]))
-    assert found == {"epoch": 2, "samples": 30, "return": 4.0, "costs": [1.04, 2.0]}
+    assert found == {"epoch": 2, "return": 4.0, "costs": [1.04, 2.0]}
     assert transfer.best_epoch(curve, np.array([-1.0, 2.0]), np.array([0.05, 0.1])) is None
+
+
+def test_the_best_epochs_are_measured_again_since_their_own_batches_flatter_them():
+    """Epochs 2 and 4 look best: the one is beyond the limit really, the other earns less; epoch 3 looked third."""
+    curve = {"return": np.array([0.0, 1.0, 9.0, 7.0, 8.0, 6.0]), "costs": np.array([[0.0]] * 6)}
+    real = {1: (1.0, 0.0), 2: (8.5, 1.2), 3: (6.5, 1.0), 4: (6.0, 0.9), 5: (6.8, 0.9)}
+
+    def judge(epoch):
+        earned, cost = real[epoch]
+        return {"return": {"mean": earned}, "costs": [{"mean": cost}]}
+
+    bounds = np.array([1.0]), np.array([0.05])
+    drew = {epoch: epoch for epoch in real}
+    assert transfer.best_seen(judge, drew, curve, *bounds) == {
+        "epoch": 3,
+        "return": 6.5,
+        "costs": [1.0],
+        "measured": True,
+    }
+    best = transfer.best_of_all(judge, drew, *bounds)
+    assert best is not None
+    assert best["epoch"] == 5
+    assert transfer.best_seen(judge, drew, curve, np.array([-1.0]), np.array([0.05])) is None
 
 
 @pytest.mark.parametrize("epochs", [1, 59, 60, 61, 1000])

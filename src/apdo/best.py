@@ -1,7 +1,8 @@
 """The best policy that a training has met, so that nothing found is lost.
 
 The batch of epoch k was drawn by the policy that epoch k began with: its return and its costs, each with a standard
-error, are that policy's. Nothing is sampled for it besides. A policy is known to keep the limits if
+error, are that policy's. Nothing is sampled for it besides. A step changes a policy little, so that the batches before
+say something of it, too: `Belief` is what all of them say. By that a policy is known to keep the limits if
 
     C_i + z · error(C_i) ≤ d_i    for every i,    z = 1.645: 95 %, one-sided.
 
@@ -27,8 +28,63 @@ NONE = -1
 """The epoch of a policy that has not been met yet."""
 
 
+_LEARNS = 0.2
+"""The weight of the newest batch in what is known of how far a policy moves from one epoch to the next."""
+_LEAST_DRIFT = 0.05
+"""The least variance of that move, in parts of a batch's own."""
+_SURPRISE = 3.0
+"""Standard deviations from what was expected, beyond which a policy is another one and the past says nothing of it."""
+
+
+class Belief(eqx.Module):
+    """Return and costs of the policy that draws the batches, from the newest batch and those before it.
+
+    A Kalman filter of values that drift. From one epoch to the next a value y moves by a step of variance q; a batch
+    shows it with the variance e² of its standard error. The filter's surprise, the square of what a batch shows less
+    what was expected, is e² + q + the filter's own variance on average: so q is learned. A jump of the policy surprises
+    by far more, and the filter begins anew. A batch without a rare and costly event shows no variance at all, and would
+    be believed whatever the others said: e² is at least its mean over the batches before, each with half the weight of
+    the next.
+    """
+
+    mean: Float[Array, " K"]
+    """Of the return, then of each cost."""
+    variance: Float[Array, " K"]
+    drift: Float[Array, " K"]
+    """q."""
+    noise: Float[Array, " K"]
+    """The mean of e²."""
+
+    @staticmethod
+    def none(count: int) -> "Belief":
+        """Nothing is known yet of so many values."""
+        zeros = jnp.zeros(count)
+        return Belief(mean=zeros, variance=jnp.full(count, jnp.inf), drift=zeros, noise=zeros)
+
+    def observe(self, shown: Float[Array, " K"], error: Float[Array, " K"]) -> "Belief":
+        """What is known once a batch has shown the values with these standard errors."""
+        own = error**2
+        fresh = Belief(mean=shown, variance=own, drift=own, noise=own)
+        averaged = 0.5 * (self.noise + own)
+        noise = jnp.maximum(own, averaged)
+        expected = self.variance + self.drift
+        total = expected + noise
+        surprise = (shown - self.mean) ** 2
+        known = total > 0.0
+        gain = jnp.where(known, expected / jnp.where(known, total, 1.0), 1.0)
+        drift = self.drift + _LEARNS * (surprise - self.variance - noise - self.drift)
+        updated = Belief(
+            mean=self.mean + gain * (shown - self.mean),
+            variance=gain * noise,
+            drift=jnp.maximum(drift, _LEAST_DRIFT * noise),
+            noise=averaged,
+        )
+        another = jnp.any(surprise > _SURPRISE**2 * total) | ~jnp.all(jnp.isfinite(self.variance))
+        return jax.tree.map(lambda new, old: jnp.where(another, new, old), fresh, updated)
+
+
 class Best(eqx.Module):
-    """A policy and what its own batch says of it."""
+    """A policy, what is known of it, and what is known of the newest one."""
 
     policy: PyTree
     """As the algorithm's `learned_policy` gives it."""
@@ -41,6 +97,8 @@ class Best(eqx.Module):
     """Whose batch it drew; `NONE` before the first."""
     known: Bool[Array, ""]
     """Whether it is known to keep the limits."""
+    belief: Belief
+    """Of the newest policy."""
 
 
 def start(policy: PyTree, problem: Problem) -> Best:
@@ -55,6 +113,7 @@ def start(policy: PyTree, problem: Problem) -> Best:
         cost_error=zeros,
         epoch=jnp.asarray(NONE, dtype=jnp.int32),
         known=jnp.asarray(False),
+        belief=Belief.none(1 + problem.constraints),
     )
 
 
@@ -67,18 +126,26 @@ def update(
     epoch: Int[Array, ""],
 ) -> Best:
     """The better of the best so far and the policy that drew this epoch's batch; between equals, the earlier."""
-    cost, error = metrics["cost"], metrics["cost_error"]
+    returned = metrics["discounted_return" if problem.cost_discount < 1.0 else "return"]
+    belief = best.belief.observe(
+        jnp.concatenate([returned[None], metrics["cost"]]),
+        jnp.concatenate([metrics["return_error"][None], metrics["cost_error"]]),
+    )
+    error = jnp.sqrt(belief.variance)
+    cost, cost_error = belief.mean[1:], error[1:]
     candidate = Best(
         policy=policy,
-        returned=metrics["discounted_return" if problem.cost_discount < 1.0 else "return"],
-        return_error=metrics["return_error"],
+        returned=belief.mean[0],
+        return_error=error[0],
         cost=cost,
-        cost_error=error,
+        cost_error=cost_error,
         epoch=epoch,
-        known=jnp.all(upper(cost, error) <= problem.limit) & (episodes >= LEAST_EPISODES),
+        known=jnp.all(upper(cost, cost_error) <= problem.limit) & (episodes >= LEAST_EPISODES),
+        belief=belief,
     )
     first = better(problem, candidate, best)
-    return jax.tree.map(lambda new, old: jnp.where(first, new, old), candidate, best)
+    kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), candidate, best)
+    return eqx.tree_at(lambda one: one.belief, kept, belief)
 
 
 def better(problem: Problem, one: Best, other: Best) -> Bool[Array, ""]:

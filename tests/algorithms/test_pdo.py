@@ -214,6 +214,20 @@ def test_the_dual_step_is_taken_against_the_limit_that_the_dial_enforces():
         np.testing.assert_allclose(after.multiplier.value, [5.0, 400.0] + 0.3 * (cost - enforced), rtol=1e-5)
 
 
+def test_a_step_is_shortened_on_the_side_of_the_limit_from_which_it_would_cross_it():
+    """With a cost all but on its limit, a step that lowers it is one through the limit from above, not from below."""
+    task, rule = Reach(), {"margin": 0.0, "dual_step": 0.0, **SMALL}
+    cost = float(one_epoch(pdo.Config(**rule), task, (1.0,), [0.5])[4]["cost"][0])
+
+    def length(limit, overshoot):
+        return float(one_epoch(pdo.Config(overshoot=overshoot, **rule), task, (limit,), [0.5])[4]["kl"])
+
+    free = length(cost, 0.0)
+    above, below = (length(cost * share, 1e-5) for share in (1.0 - 1e-5, 1.0 + 1e-5))
+    assert min(above, below) < 1e-3 * free
+    np.testing.assert_allclose(max(above, below), free, rtol=1e-4)
+
+
 @pytest.mark.parametrize("algorithm", [pdo, cpo])
 def test_with_the_dial_in_the_middle_the_program_is_the_one_without_a_dial(algorithm, monkeypatch):
     """Operation by operation, so that no compiler can round it otherwise; and off the middle it is another."""

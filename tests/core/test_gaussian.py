@@ -107,4 +107,4 @@ def test_a_policys_default_shape_is_the_papers():
     policy = jax.eval_shape(lambda key: policies.init(policies.Config(), key, 29, 2, discrete=False), jax.random.key(0))
     assert [w.shape for w in policy.mean.weights] == [(29, 64), (64, 32), (32, 2)]
     assert policy.log_std.shape == (2,)
-    assert policies.Config().log_std == 0.0
+    assert policies.Config().log_std == -0.5

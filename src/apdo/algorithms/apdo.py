@@ -47,6 +47,7 @@ from apdo.options import OURS, PAPER, one_of, option
 from apdo.problem import Problem
 
 memory = on_policy.memory
+suited = pdo.suited
 act = on_policy.act
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values

@@ -79,6 +79,11 @@ class State(eqx.Module):
     epoch: Int[Array, ""]
 
 
+def suited(horizon: int) -> dict[str, float]:
+    """Options that suit episodes of so many steps, where no other are given."""
+    return {"search.radius": trust_region.radius_for(horizon)}
+
+
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions."""
     policy_key, critic_key = jax.random.split(key)

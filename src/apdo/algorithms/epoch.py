@@ -176,9 +176,10 @@ def start_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray, prim
 def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
     """ν ← [ν + α (C(π_k) - d_k)]⁺, in units without a unit (`core.dual`)."""
     cost = view.measured["cost"]
-    units = state.units.observe(view.estimates.advantage, cost)
+    spread = view.measured["cost_deviation"], view.measured["cost_error"]
+    units = state.units.observe(view.estimates.advantage, cost, spread)
     unit = units.unit(state.multiplier.integral)
-    excess = units.excess(cost, view.limit, view.measured["cost_deviation"], view.measured["cost_error"])
+    excess = units.excess(cost, view.limit)
     multiplier = dual.update(config.rule, state.multiplier, excess, config.dual_step, unit, units.price())
     return dataclasses.replace(state, multiplier=multiplier, units=units)
 

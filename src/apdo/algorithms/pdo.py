@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo import objective
 from apdo.algorithms import on_policy, primal_steps
-from apdo.core import critics, dial, dual, policies
+from apdo.core import critics, dial, dual, policies, trust_region
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
@@ -93,6 +93,11 @@ class State(eqx.Module):
     statistics: Statistics | None
 
 
+def suited(horizon: int) -> dict[str, float]:
+    """Options that suit episodes of so many steps, where no other are given."""
+    return {"primal.radius": trust_region.radius_for(horizon)}
+
+
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
     if config.values == "combined" and config.units == "relative":
@@ -124,13 +129,15 @@ def step(
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: found.advantage.shape[-1]]
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     measured = on_policy.measure(problem, batch)
-    turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
-    crossing = crossing_of(config, problem, seen, found.advantage, measured, limit)
+    cost = measured["cost"]
+    units = state.units.observe(found.advantage, cost, (measured["cost_deviation"], measured["cost_error"]))
+    turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
+    crossing = crossing_of(config, problem, seen, found.advantage, units, cost, limit)
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing
     )
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
-    multiplier, units = steer(config, state, found.advantage, measured, limit)
+    multiplier = steer(config, state.multiplier, units, cost, limit)
     metrics |= measured | dial.measure(turned, limit)
     metrics |= {"multiplier": state.multiplier.value, "value_error": error}
     after = State(
@@ -150,7 +157,8 @@ def crossing_of(
     problem: Problem,
     batch: Transition,
     advantage: Float[Array, "T N K"],
-    measured: dict[str, Array],
+    units: dual.Relative,
+    cost: Float[Array, " M"],
     limit: Float[Array, " M"],
 ) -> primal_steps.Crossing | None:
     """How far the step may carry costs through their limits, given all advantages; None where it may at will."""
@@ -159,46 +167,32 @@ def crossing_of(
     costs = advantage[..., 1:]
     centred = costs - jnp.mean(costs, axis=(0, 1), keepdims=True)
     weighted = objective.step_weights(problem, batch)[..., None] * centred
-    size = jnp.maximum(jnp.abs(limit), jnp.abs(measured["cost"]))
-    varies = _SHARE * jnp.minimum(size, measured["cost_deviation"])
+    size = jnp.maximum(jnp.abs(limit), jnp.abs(cost))
+    varies = _SHARE * jnp.minimum(size, units.deviation)
     return primal_steps.Crossing(
         advantage=weighted.reshape(-1, costs.shape[-1]),
         half=on_policy.halves(batch),
-        excess=measured["cost"] - limit,
-        allowed=config.overshoot * jnp.maximum(varies, measured["cost_error"]),
+        excess=cost - limit,
+        allowed=config.overshoot * jnp.maximum(varies, units.error),
     )
 
 
 def steer(
     config: Config,
-    state: State,
-    advantage: Float[Array, "T N K"],
-    measured: dict[str, Array],
+    multiplier: dual.Multiplier,
+    units: dual.Relative,
+    cost: Float[Array, " M"],
     limit: Float[Array, " M"],
-) -> tuple[dual.Multiplier, dual.Relative]:
+) -> dual.Multiplier:
     """The dual step, in the units that the gains are counted in; none with a step of 0, whatever the rule adds."""
-    held = state.multiplier, state.units
-    if isinstance(config.dual_step, float | int):
-        return _moved(config, state, advantage, measured, limit) if config.dual_step else held
-    # The step is an argument of the program, and may be 0 for some of the runs that share it.
-    moved = _moved(config, state, advantage, measured, limit)
-    return jax.tree.map(lambda old, new: jnp.where(config.dual_step == 0.0, old, new), held, moved)
-
-
-def _moved(
-    config: Config,
-    state: State,
-    advantage: Float[Array, "T N K"],
-    measured: dict[str, Array],
-    limit: Float[Array, " M"],
-) -> tuple[dual.Multiplier, dual.Relative]:
-    cost = measured["cost"]
     if config.units == "own":
-        return dual.update(config.rule, state.multiplier, cost - limit, config.dual_step), state.units
-    units = state.units.observe(advantage, cost)
-    excess = units.excess(cost, limit, measured["cost_deviation"], measured["cost_error"])
-    unit = units.unit(state.multiplier.integral)
-    return dual.update(config.rule, state.multiplier, excess, config.dual_step, unit, units.price()), units
+        moved = dual.update(config.rule, multiplier, cost - limit, config.dual_step)
+    else:
+        unit = units.unit(multiplier.integral)
+        moved = dual.update(config.rule, multiplier, units.excess(cost, limit), config.dual_step, unit, units.price())
+    # The step may be an argument of the program, and 0 for some of the runs that share it.
+    held = config.dual_step == 0.0
+    return jax.tree.map(lambda old, new: jnp.where(held, old, new), multiplier, moved)
 
 
 def estimates(

@@ -17,7 +17,12 @@ pure numbers (`Relative`):
 
 σ_i is the deviation of an episode's cost, and ε_i the standard error of the batch's. A step within a trust region moves
 a cost by so many σ_i at most: where a cost hardly varies, an excess of a few percent of it is a large one. And an
-excess that may be the batch's own noise is a small one, however small the limit.
+excess that may be the batch's own noise is a small one, however small the limit. Of a cost that can be negative the
+size says nothing, so that 2 σ_i takes the place of b_i there.
+
+A batch without a rare and costly event knows nothing of how much episodes differ: σ_i and ε_i are the batch's own or,
+if that is more, their mean square over the batches before, each with half the weight of the next. Else ten batches
+without the event would undo what one with it did.
 
 σ(A) is the deviation of a batch's advantages, so that their ratio p is the multiplier at which reward and cost pull a
 policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. The ratio is
@@ -39,7 +44,7 @@ from math import inf
 import equinox as eqx
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from apdo.core import descent
 from apdo.options import OURS, PAPER, option
@@ -159,6 +164,14 @@ class Relative(eqx.Module):
     """σ(A_R) / σ(A_C), averaged over the batches; 0 for a cost whose advantages never varied."""
     largest: Float[Array, " M"]
     """The largest C so far, in size."""
+    lowest: Float[Array, " M"]
+    """The lowest C so far; 0 where none was negative."""
+    noise: Float[Array, "2 M"]
+    """Mean squares of an episode's deviation σ and of the standard error ε, over the batches."""
+    deviation: Float[Array, " M"]
+    """σ."""
+    error: Float[Array, " M"]
+    """ε."""
     batches: Int[Array, ""]
     jumped: Float[Array, " M"]
     """The estimate of λ* that was jumped to; 0 before."""
@@ -167,10 +180,45 @@ class Relative(eqx.Module):
     def start(constraints: int) -> "Relative":
         """Before the first batch."""
         nothing = jnp.zeros(constraints)
-        return Relative(nothing, nothing, jnp.asarray(0), nothing)
+        return Relative(
+            ratio=nothing,
+            largest=nothing,
+            lowest=nothing,
+            noise=jnp.zeros((2, constraints)),
+            deviation=nothing,
+            error=nothing,
+            batches=jnp.asarray(0),
+            jumped=nothing,
+        )
 
-    def observe(self, advantage: Float[Array, "*batch K"], cost: Float[Array, " M"]) -> "Relative":
-        """After a batch with these advantages (the reward's first), whose policy has this cost."""
+    def observe(
+        self,
+        advantage: Float[Array, "*batch K"],
+        cost: Float[Array, " M"],
+        spread: tuple[Float[Array, " M"], Float[Array, " M"]],
+    ) -> "Relative":
+        """After a batch with these advantages (the reward's first), whose policy has this cost.
+
+        `spread` is the deviation of an episode's cost, and the standard error of the mean.
+        """
+        square = jnp.stack(spread) ** 2
+        noise = jnp.where(self.batches > 0, 0.5 * (self.noise + square), square)
+        deviation, error = jnp.sqrt(jnp.maximum(square, noise))
+        # A combined value function has no advantages of the costs, and prices none.
+        apart = advantage.shape[-1] == 1 + cost.shape[0]
+        return Relative(
+            ratio=self._averaged(advantage) if apart else self.ratio,
+            largest=jnp.maximum(self.largest, jnp.abs(cost)),
+            lowest=jnp.minimum(self.lowest, cost),
+            noise=noise,
+            deviation=deviation,
+            error=error,
+            batches=self.batches + 1,
+            jumped=self.jumped,
+        )
+
+    def _averaged(self, advantage: Float[Array, "*batch K"]) -> Float[Array, " M"]:
+        """The ratio, with this batch's in the average."""
         deviation = jnp.std(advantage.reshape(-1, advantage.shape[-1]), axis=0)
         # Where there is no reward any price will do.
         reward = jnp.where(deviation[0] > 0.0, deviation[0], 1.0)
@@ -179,12 +227,7 @@ class Relative(eqx.Module):
         share = jnp.maximum(1.0 / (self.batches + 1), _MEMORY)
         within = jnp.clip(ratio, self.ratio / _MOST_CHANGE, self.ratio * _MOST_CHANGE)
         averaged = jnp.where(self.ratio > 0.0, self.ratio + share * (within - self.ratio), ratio)
-        return Relative(
-            ratio=jnp.where(varied, averaged, self.ratio),
-            largest=jnp.maximum(self.largest, jnp.abs(cost)),
-            batches=self.batches + 1,
-            jumped=self.jumped,
-        )
+        return jnp.where(varied, averaged, self.ratio)
 
     def unit(self, integral: Float[Array, " M"]) -> Float[Array, " M"]:
         """u: what a multiplier of this size moves in."""
@@ -195,15 +238,10 @@ class Relative(eqx.Module):
         """p, a multiplier of natural size. A cost whose advantages never varied cannot be priced; its price is 0."""
         return jnp.where(self.jumped > 0.0, self.jumped, self.ratio)
 
-    def excess(
-        self,
-        cost: Float[Array, " M"],
-        limit: Float[Array, " M"],
-        deviation: Float[Array, " M"] | None = None,
-        error: Float[Array, " M"] | None = None,
-    ) -> Float[Array, " M"]:
+    def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
         """e: how far a cost is above its limit, within ±1."""
-        return relative_excess(cost, limit, self.largest, deviation, error)
+        signed = (self.lowest < 0.0) | (limit < 0.0)
+        return relative_excess(cost, limit, self.largest, self.deviation, self.error, signed)
 
     def jump(self, estimate: Float[Array, " M"]) -> "Relative":
         """After a jump to this estimate of λ*."""
@@ -216,14 +254,17 @@ def relative_excess(
     largest: Float[Array, " M"],
     deviation: Float[Array, " M"] | None = None,
     error: Float[Array, " M"] | None = None,
+    signed: bool | Bool[Array, " M"] = False,
 ) -> Float[Array, " M"]:
     """How far a cost is above its limit, within ±1, where the largest cost so far, in size, was `largest`.
 
-    `deviation` is that of an episode's cost, and `error` the standard error of the mean, where they are known.
+    `deviation` is that of an episode's cost, and `error` the standard error of the mean, where they are known; `signed`
+    says which costs can be negative.
     """
     size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), largest / 10.0)
     if deviation is not None:
-        size = jnp.maximum(jnp.minimum(size, _DEVIATIONS * deviation), size / 10.0)
+        varies = _DEVIATIONS * deviation
+        size = jnp.maximum(jnp.where(signed, varies, jnp.minimum(size, varies)), size / 10.0)
     if error is not None:
         size = jnp.maximum(size, _ERRORS * error)
     return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from apdo.core import categorical, gaussian, networks
 from apdo.core.statistics import CLIP, Statistics
-from apdo.options import OURS, PAPER, PUBLISHED, option
+from apdo.options import OURS, PAPER, option
 
 Policy: TypeAlias = gaussian.Policy | categorical.Policy
 
@@ -24,7 +24,7 @@ class Config:
     """The shape of a policy network and where its exploration starts."""
 
     hidden: tuple[int, ...] = option((64, 32), "hidden layers of the policy network, tanh", PAPER, above=0, most=10**5)
-    log_std: float = option(0.0, "starting log standard deviation of each action entry", PUBLISHED)
+    log_std: float = option(-0.5, "starting log standard deviation of each action entry", OURS)
     output_scale: float = option(
         0.01,
         "factor on the last layer's starting weights: near 0 the first policy is pure exploration",

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from apdo import algorithms, envs, options, own
@@ -214,23 +215,25 @@ def specify(
     """The experiment with a preset and then changes laid over the defaults; option names need not say whose they are.
 
     `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name. `task` is the
-    environment's class where its name alone cannot find it. What suits the environment's family is laid under it all.
+    environment's class where its name alone cannot find it. What suits the environment's family, and what suits the
+    length of its episodes, is laid under it all.
     """
     algorithm, environment = own.whole(algorithm), own.whole(environment)
     task = task or envs.find(environment)
     parts = {"settings": Settings(), "algorithm_config": defaults(algorithm), "environment_config": task()}
-    parts = _lay_over(parts, getattr(task, "defaults", {}))
-    note = ""
+    layers, note = [getattr(task, "defaults", {})], ""
     if preset is not None:
         if preset not in PRESETS:
             raise unknown("preset", preset, PRESETS)
         note = PRESETS[preset].note
-        parts = _lay_over(parts, _preset(preset, algorithm))
+        layers.append(_preset(preset, algorithm))
     changes = dict(changes or {})
     if "samples" in changes:
         # Whoever asks for samples means them, whatever epochs a preset has.
         changes = {"epochs": 0} | changes
-    parts = _lay_over(parts, changes)
+    layers.append(changes)
+    horizon = reduce(_lay_over, layers, parts)["environment_config"].horizon
+    parts = reduce(_lay_over, [_suited(algorithm, horizon), *layers], parts)
     parts["settings"] = sized(parts["settings"], parts["environment_config"], algorithms.find(algorithm))
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
     experiment.check()
@@ -253,6 +256,12 @@ def sized(settings: Settings, task: Any, algorithm: object = None) -> Settings: 
     steps, environments = shape(settings, task)
     epochs = settings.epochs or -(-settings.samples // (steps * environments))
     return dataclasses.replace(settings, epochs=epochs, samples=epochs * steps * environments)
+
+
+def _suited(algorithm: str, horizon: int) -> Mapping[str, Any]:
+    """What the algorithm has for episodes of so many steps; an alias stands for what was published."""
+    suited = getattr(algorithms.find(algorithm), "suited", None)
+    return {} if suited is None or algorithms.named(algorithm).options else suited(horizon)
 
 
 def _preset(name: str, algorithm: str) -> Mapping[str, Any]:
