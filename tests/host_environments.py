@@ -91,6 +91,25 @@ class Broken:
         pass
 
 
+class Panel(gymnasium.Env):
+    """A dial of three and a dial of two positions, numbered from 5: (2, 6) pays, and the second dial costs."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.MultiDiscrete([3, 2], start=[0, 5])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.steps += 1
+        reward = float(action[0] == 2) + 0.5 * float(action[1] == 6)
+        return np.zeros(1, np.float32), reward, False, self.steps >= 8, {"cost": float(action[1] == 6)}
+
+
 class Line(gymnasium.Env):
     """A point that is pushed along a line and earns by how far it moves, in a unit of choice."""
 

@@ -49,8 +49,8 @@ def follow(rows, problem, episodes=50, reward=1.0, cost=1.0):
     return seen
 
 
-def believed(rows, name):
-    """The rows as the filter has them: a twin of `best.Belief`, one value at a time."""
+def believed(rows, name, limits=(), episodes=50):
+    """The rows as the filter has them: a twin of `best.Belief`, one value at a time; and the sizes of excesses."""
     values = [np.concatenate([[row[name]], row["cost"]]) for row in rows]
     noises = [np.concatenate([[row["return_error"]], row["cost_error"]]) ** 2 for row in rows]
     mean, variance, drift, average, told = values[0], noises[0], noises[0], noises[0], []
@@ -64,8 +64,20 @@ def believed(rows, name):
             mean = (noise * mean + expected * value) / (expected + noise)
             variance, drift = expected * noise / (expected + noise), np.maximum(learned, 0.05 * noise)
         error = np.sqrt(variance)
-        told.append({name: mean[0], "return_error": error[0], "cost": mean[1:], "cost_error": error[1:]})
+        lowest = np.min([0.0 * value, *values[: k + 1]], axis=0)[1:]
+        sizes = [
+            size(cost, limit, np.sqrt(episodes * noise), least)
+            for cost, limit, noise, least in zip(mean[1:], limits, own[1:], lowest, strict=False)
+        ]
+        told.append({name: mean[0], "return_error": error[0], "cost": mean[1:], "cost_error": error[1:], "size": sizes})
     return told
+
+
+def size(cost, limit, deviation, lowest):
+    """What an excess counts in: two deviations of an episode, or less where cost and limit are small and positive."""
+    whole = max(abs(cost), abs(limit))
+    signed = lowest < 0 or limit < 0
+    return max(2 * deviation if signed else min(2 * deviation, whole), whole / 10)
 
 
 def by_hand(rows, limits, name):
@@ -79,8 +91,7 @@ def by_hand(rows, limits, name):
         return max(known, key=lambda k: rows[k][name] - 1.645 * rows[k]["return_error"]), True
 
     def worst(row):
-        parts = zip(upper(row), limits, row["cost"], strict=True)
-        return max((u - d) / max(abs(d), abs(c)) for u, d, c in parts if u > d)
+        return max((u - d) / s for u, d, s in zip(upper(row), limits, row["size"], strict=True) if u > d)
 
     return min(range(len(rows)), key=lambda k: worst(rows[k])), False
 
@@ -91,7 +102,7 @@ def test_the_best_of_every_prefix_is_what_the_rule_names_over_all_of_it(limits, 
     name, kinds = "discounted_return" if cost_discount < 1 else "return", set()
     for seed in range(12):
         rows = history(np.random.default_rng(seed), limits=limits)
-        followed, rows = follow(rows, problem(limits, cost_discount)), believed(rows, name)
+        followed, rows = follow(rows, problem(limits, cost_discount)), believed(rows, name, limits)
         for k, kept in enumerate(followed):
             epoch, known = by_hand(rows[: k + 1], limits, name)
             assert (int(kept.epoch), bool(kept.known)) == (epoch, known)
@@ -118,6 +129,15 @@ def test_a_limit_of_nothing_is_kept_by_no_cost_and_exceeded_least_by_the_least()
         row["cost"], row["cost_error"] = np.array([value]), np.array([0.1 * value])
     kept = follow(rows, problem((0.0,)))
     assert [(int(one.epoch), bool(one.known)) for one in kept] == [(0, False), (1, True), (1, True)]
+
+
+def test_a_drift_near_its_limit_of_zero_exceeds_it_less_than_a_cost_that_hardly_varies_exceeds_its_own():
+    """A drift of -0.1 ± 0.25 may exceed 0 by three times its size, a power of 1.56 exceeds 1.5 by 4 %."""
+    rows = history(np.random.default_rng(0), epochs=3, limits=(0.0, 1.5))
+    rows[0] |= {"cost": np.array([-0.9, 1.56]), "cost_error": np.array([0.25, 0.004])}
+    for row in rows[1:]:
+        row |= {"cost": np.array([-0.1, 1.45]), "cost_error": np.array([0.25, 0.004])}
+    assert int(follow(rows, problem((0.0, 1.5)))[1].epoch) == 1
 
 
 def test_one_episode_says_nothing_of_how_much_episodes_differ():

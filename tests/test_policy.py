@@ -29,16 +29,21 @@ def network(kind):
     if kind == "squashed":
         wide = networks.mlp(jax.random.key(1), SIZE, (16, 8), 2 * ACTIONS, activation="relu")
         return squashed.Policy(network=wide, bound=2.0)
-    return categorical.Policy(logits=layers) if kind == "categorical" else deterministic.Policy(mean=layers)
+    return categorical.Policy(logits=layers) if kind in CHOOSING else deterministic.Policy(mean=layers)
+
+
+CHOOSING = ("categorical", "several")
+SEVERAL = np.array([[0, 5], [1, 5], [1, 7]])
+"""The environment's actions, where each is two choices."""
 
 
 NORMALISER = (np.linspace(-2, 2, SIZE), np.linspace(0.5, 3.0, SIZE))
 
 
 def make(kind, normalised, seed=0):
-    return Policy(
-        network(kind), SIZE, seed, discrete=kind == "categorical", normaliser=NORMALISER if normalised else None
-    )
+    choices = SEVERAL if kind == "several" else None
+    normaliser = NORMALISER if normalised else None
+    return Policy(network(kind), SIZE, seed, discrete=kind in CHOOSING, choices=choices, normaliser=normaliser)
 
 
 class Mapped(eqx.Module):
@@ -76,7 +81,7 @@ def observations():
 
 KINDS = [
     (kind, normalised)
-    for kind in ("gaussian", "bounded", "categorical", "deterministic", "squashed")
+    for kind in ("gaussian", "bounded", "categorical", "several", "deterministic", "squashed")
     for normalised in (False, True)
 ]
 

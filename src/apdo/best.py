@@ -7,8 +7,8 @@ say something of it, too: `Belief` is what all of them say. By that a policy is 
     C_i + z · error(C_i) ≤ d_i    for every i,    z = 1.645: 95 %, one-sided.
 
 Of those the best has the greatest R - z · error(R). While none is known, it is the one whose bounds above exceed their
-limits least, as a part of the cost or of the limit, whichever is larger. All of it is the same, bit for bit, when
-rewards, costs and limits are multiplied by powers of two.
+limits least, in the sizes by which multipliers are steered (`core.dual`): parts of the cost or the limit, or deviations
+of an episode. All of it is the same, bit for bit, when rewards, costs and limits are multiplied by powers of two.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from apdo.core import dual
 from apdo.problem import Problem
 
 CONFIDENCE = 1.645
@@ -54,17 +55,19 @@ class Belief(eqx.Module):
     """q."""
     noise: Float[Array, " K"]
     """The mean of e²."""
+    lowest: Float[Array, " K"]
+    """The least that any batch has shown; 0 where none was negative."""
 
     @staticmethod
     def none(count: int) -> "Belief":
         """Nothing is known yet of so many values."""
         zeros = jnp.zeros(count)
-        return Belief(mean=zeros, variance=jnp.full(count, jnp.inf), drift=zeros, noise=zeros)
+        return Belief(mean=zeros, variance=jnp.full(count, jnp.inf), drift=zeros, noise=zeros, lowest=zeros)
 
     def observe(self, shown: Float[Array, " K"], error: Float[Array, " K"]) -> "Belief":
         """What is known once a batch has shown the values with these standard errors."""
-        own = error**2
-        fresh = Belief(mean=shown, variance=own, drift=own, noise=own)
+        own, lowest = error**2, jnp.minimum(self.lowest, shown)
+        fresh = Belief(mean=shown, variance=own, drift=own, noise=own, lowest=lowest)
         averaged = 0.5 * (self.noise + own)
         noise = jnp.maximum(own, averaged)
         expected = self.variance + self.drift
@@ -78,6 +81,7 @@ class Belief(eqx.Module):
             variance=gain * noise,
             drift=jnp.maximum(drift, _LEAST_DRIFT * noise),
             noise=averaged,
+            lowest=lowest,
         )
         another = jnp.any(surprise > _SURPRISE**2 * total) | ~jnp.all(jnp.isfinite(self.variance))
         return jax.tree.map(lambda new, old: jnp.where(another, new, old), fresh, updated)
@@ -97,6 +101,8 @@ class Best(eqx.Module):
     """Whose batch it drew; `NONE` before the first."""
     known: Bool[Array, ""]
     """Whether it is known to keep the limits."""
+    excess: Float[Array, ""]
+    """By how much the bounds above exceed their limits at worst; 0 if they do not. It has no unit."""
     belief: Belief
     """Of the newest policy."""
 
@@ -113,6 +119,7 @@ def start(policy: PyTree, problem: Problem) -> Best:
         cost_error=zeros,
         epoch=jnp.asarray(NONE, dtype=jnp.int32),
         known=jnp.asarray(False),
+        excess=zero,
         belief=Belief.none(1 + problem.constraints),
     )
 
@@ -133,6 +140,10 @@ def update(
     )
     error = jnp.sqrt(belief.variance)
     cost, cost_error = belief.mean[1:], error[1:]
+    over = jnp.maximum(upper(cost, cost_error) - problem.limit, 0.0)
+    deviation = metrics["cost_error"] * jnp.sqrt(jnp.maximum(episodes, 1).astype(over.dtype))
+    signed = (belief.lowest[1:] < 0.0) | (problem.limit < 0.0)
+    size = dual.relative_size(cost, problem.limit, 0.0, deviation, signed)
     candidate = Best(
         policy=policy,
         returned=belief.mean[0],
@@ -140,30 +151,20 @@ def update(
         cost=cost,
         cost_error=cost_error,
         epoch=epoch,
-        known=jnp.all(upper(cost, cost_error) <= problem.limit) & (episodes >= LEAST_EPISODES),
+        known=jnp.all(over <= 0.0) & (episodes >= LEAST_EPISODES),
+        excess=jnp.max(jnp.where(over > 0.0, over / jnp.where(size > 0.0, size, 1.0), 0.0)),
         belief=belief,
     )
-    first = better(problem, candidate, best)
+    first = better(candidate, best)
     kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), candidate, best)
     return eqx.tree_at(lambda one: one.belief, kept, belief)
 
 
-def better(problem: Problem, one: Best, other: Best) -> Bool[Array, ""]:
+def better(one: Best, other: Best) -> Bool[Array, ""]:
     """Whether one is better than the other."""
     earns_more = lower(one.returned, one.return_error) > lower(other.returned, other.return_error)
-    exceeds_less = excess(problem, one) < excess(problem, other)
-    alike = jnp.where(one.known, earns_more, exceeds_less)
+    alike = jnp.where(one.known, earns_more, one.excess < other.excess)
     return (other.epoch == NONE) | (one.known & ~other.known) | ((one.known == other.known) & alike)
-
-
-def excess(problem: Problem, best: Best) -> Float[Array, ""]:
-    """By how much the bounds above exceed their limits at worst, in parts of the cost or the limit; 0 if they do not.
-
-    It has no unit, and a limit of 0 is one like any other.
-    """
-    over = upper(best.cost, best.cost_error) - problem.limit
-    size = jnp.maximum(jnp.abs(best.cost), jnp.abs(problem.limit))
-    return jnp.max(jnp.where(over > 0.0, over / size, 0.0))
 
 
 def upper(mean: Array, error: Array) -> Array:

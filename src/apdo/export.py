@@ -12,6 +12,7 @@ Both are written from the same named arrays (docs/policies.md has the numpy-only
                                 log(0.9) + e kept within -5 and 1, and the action is bound · tanh(u))
     observation_mean, observation_std, observation_clip        if observations are normalised first
     action_shift, action_scale, action_low, action_high        if actions are mapped and clipped last
+    choices                     if a choice is not its own index: the environment's action for each, [n, ...]
 """
 
 from collections.abc import Callable, Mapping
@@ -64,92 +65,135 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
 
     Those are `mean` and `std` of a Gaussian (before actions are squashed or mapped), or `probabilities` of choices.
     """
-    try:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
-    except ImportError:
-        raise InvalidInput(
-            "export to ONNX needs the package onnx; install it with: pip install 'apdo[onnx]'."
-        ) from None
-    kind = str(arrays["kind"])
-    layers = sum(name.startswith("weight_") for name in arrays)
-    nodes: list[Any] = []
-    used: set[str] = set()
+    graph, kind = _Graph(arrays), str(arrays["kind"])
+    x = _normalised(graph, "observation")
+    x = _network(graph, x, bounded="bound" in arrays and kind != "squashed")
+    finish = {"categorical": _chosen, "gaussian": _gaussian, "squashed": _squashed, "deterministic": _mapped}
+    finish[kind](graph, x)
+    return graph.model(f"apdo_{kind}_policy")
 
-    def node(operation: str, inputs: list[str], output: str, **attributes: Any) -> str:  # noqa: ANN401
-        used.update(name for name in inputs if name in arrays)
-        nodes.append(helper.make_node(operation, inputs, [output], **attributes))
+
+class _Graph:
+    """An ONNX graph in the making. Inputs that the policy's arrays have go into it as constants."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        try:
+            import onnx
+            import onnx.helper
+            import onnx.numpy_helper
+        except ImportError:
+            raise InvalidInput(
+                "export to ONNX needs the package onnx; install it with: pip install 'apdo[onnx]'."
+            ) from None
+        self.onnx, self.arrays = onnx, arrays
+        self.layers = sum(name.startswith("weight_") for name in arrays)
+        self._nodes: list[Any] = []
+        self._constants: dict[str, np.ndarray] = {}
+        self._outputs: list[Any] = []
+
+    def node(self, operation: str, inputs: list[str], output: str, **attributes: Any) -> str:  # noqa: ANN401
+        """Add an operation; gives its output's name."""
+        for name in inputs:
+            if name in self.arrays and name not in self._constants:
+                whole = name == "choices"
+                self.constant(name, np.asarray(self.arrays[name], dtype=np.int64 if whole else np.float32))
+        self._nodes.append(self.onnx.helper.make_node(operation, inputs, [output], **attributes))
         return output
 
-    x = "observation"
-    extra: dict[str, np.ndarray] = {}
-    if "observation_mean" in arrays:
-        x = node("Sub", [x, "observation_mean"], "centred")
-        x = node("Div", [x, "observation_std"], "scaled")
-        clip = np.asarray(arrays["observation_clip"], dtype=np.float32)
-        extra |= {"clip_low": np.asarray(-clip), "clip_high": clip}
-        x = node("Clip", [x, "clip_low", "clip_high"], "normalised")
-    squashed, between = kind == "squashed", "Relu" if str(arrays.get("activation", "")) == "relu" else "Tanh"
-    x = _network(node, x, layers, between, bounded="bound" in arrays and not squashed)
-    actions = arrays[f"bias_{layers - 1}"].shape[0] // (2 if squashed else 1)
-    outputs = {"action": (TensorProto.FLOAT, ["batch", actions])}
-    if squashed:
-        x = _squashed(node, x, actions, extra)
-        outputs |= dict.fromkeys(("mean", "std"), (TensorProto.FLOAT, ["batch", actions]))
-    if kind == "categorical":
-        node("Softmax", [x], "probabilities", axis=-1)
-        node("ArgMax", [x], "action", axis=-1, keepdims=0)
-        outputs = {"action": (TensorProto.INT64, ["batch"]), "probabilities": (TensorProto.FLOAT, ["batch", actions])}
-    else:
-        mode = x
-        if "action_shift" in arrays:
-            mode = node("Mul", [mode, "action_scale"], "stretched")
-            mode = node("Add", [mode, "action_shift"], "shifted")
-            mode = node("Max", [mode, "action_low"], "raised")
-            mode = node("Min", [mode, "action_high"], "lowered")
-        node("Identity", [mode], "action")
-        if kind == "gaussian":
-            extra |= {"std_row": np.exp(arrays["log_std"])[None].astype(np.float32), "nothing": np.zeros(1, np.float32)}
-            node("Identity", [x], "mean")
-            node("Mul", [x, "nothing"], "zeros")
-            node("Add", ["zeros", "std_row"], "std")
-            outputs |= dict.fromkeys(("mean", "std"), (TensorProto.FLOAT, ["batch", actions]))
-    constants = {name: np.asarray(arrays[name], dtype=np.float32) for name in sorted(used)} | extra
-    graph = helper.make_graph(
-        nodes,
-        f"apdo_{kind}_policy",
-        [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", arrays["weight_0"].shape[0]])],
-        [helper.make_tensor_value_info(name, type_, shape) for name, (type_, shape) in outputs.items()],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    onnx.checker.check_model(model)
-    return model
+    def constant(self, name: str, value: np.ndarray) -> str:
+        """Add a constant; gives its name."""
+        self._constants[name] = value
+        return name
+
+    def output(self, name: str, *shape: int, whole: bool = False) -> None:
+        """Name an output, [batch, *shape]."""
+        kind = self.onnx.TensorProto.INT64 if whole else self.onnx.TensorProto.FLOAT
+        self._outputs.append(self.onnx.helper.make_tensor_value_info(name, kind, ["batch", *shape]))
+
+    def model(self, name: str) -> "ModelProto":
+        """The graph as a checked model."""
+        helper, size = self.onnx.helper, self.arrays["weight_0"].shape[0]
+        observation = helper.make_tensor_value_info("observation", self.onnx.TensorProto.FLOAT, ["batch", size])
+        constants = [self.onnx.numpy_helper.from_array(value, name) for name, value in self._constants.items()]
+        graph = helper.make_graph(self._nodes, name, [observation], self._outputs, constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        self.onnx.checker.check_model(model)
+        return model
 
 
-def _squashed(
-    node: Callable[[str, list[str], str], str], x: str, actions: int, constants: dict[str, np.ndarray]
-) -> str:
-    """The nodes of a squashed Gaussian, from the network's output to the action in its middle."""
-    constants |= {f"edge_{i}": np.full(1, i * actions, np.int64) for i in range(3)} | {"axis": np.ones(1, np.int64)}
-    limits = {"log_std_first": np.log(0.9), "log_std_least": -5.0, "log_std_most": 1.0}
-    constants |= {name: np.asarray(value, np.float32) for name, value in limits.items()}
-    wide = node("Slice", [x, "edge_1", "edge_2", "axis"], "wide")
-    log_std = node("Clip", [node("Add", [wide, "log_std_first"], "free"), "log_std_least", "log_std_most"], "log_std_")
-    node("Exp", [log_std], "std")
-    middle = node("Slice", [x, "edge_0", "edge_1", "axis"], "mean")
-    return node("Mul", [node("Tanh", [middle], "squashed"), "bound"], "bounded")
+def _normalised(graph: _Graph, x: str) -> str:
+    if "observation_mean" not in graph.arrays:
+        return x
+    clip = np.asarray(graph.arrays["observation_clip"], dtype=np.float32)
+    low, high = graph.constant("clip_low", np.asarray(-clip)), graph.constant("clip_high", clip)
+    x = graph.node("Sub", [x, "observation_mean"], "centred")
+    x = graph.node("Div", [x, "observation_std"], "scaled")
+    return graph.node("Clip", [x, low, high], "normalised")
 
 
-def _network(node: Callable[[str, list[str], str], str], x: str, layers: int, between: str, *, bounded: bool) -> str:
-    """The nodes of the layers, from the input's name to the output's."""
-    for i in range(layers):
-        x = node("MatMul", [x, f"weight_{i}"], f"product_{i}")
-        x = node("Add", [x, f"bias_{i}"], f"sum_{i}")
-        if i < layers - 1:
-            x = node(between, [x], f"hidden_{i}")
+def _network(graph: _Graph, x: str, *, bounded: bool) -> str:
+    """The layers."""
+    between = "Relu" if str(graph.arrays.get("activation", "")) == "relu" else "Tanh"
+    for i in range(graph.layers):
+        x = graph.node("MatMul", [x, f"weight_{i}"], f"product_{i}")
+        x = graph.node("Add", [x, f"bias_{i}"], f"sum_{i}")
+        if i < graph.layers - 1:
+            x = graph.node(between, [x], f"hidden_{i}")
     if bounded:
-        x = node("Div", [x, "bound"], "shrunk")
-        x = node("Tanh", [x], "squashed")
-        x = node("Mul", [x, "bound"], "bounded")
+        x = graph.node("Div", [x, "bound"], "shrunk")
+        x = graph.node("Tanh", [x], "squashed")
+        x = graph.node("Mul", [x, "bound"], "bounded")
     return x
+
+
+def _chosen(graph: _Graph, x: str) -> None:
+    """The most likely choice, and all probabilities."""
+    count = graph.arrays[f"bias_{graph.layers - 1}"].shape[0]
+    graph.node("Softmax", [x], "probabilities", axis=-1)
+    if "choices" in graph.arrays:
+        graph.node("ArgMax", [x], "chosen", axis=-1, keepdims=0)
+        graph.node("Gather", ["choices", "chosen"], "action", axis=0)
+        graph.output("action", *graph.arrays["choices"].shape[1:], whole=True)
+    else:
+        graph.node("ArgMax", [x], "action", axis=-1, keepdims=0)
+        graph.output("action", whole=True)
+    graph.output("probabilities", count)
+
+
+def _gaussian(graph: _Graph, x: str) -> None:
+    """The middle of a Gaussian, mapped; and mean and deviation, before that."""
+    std = np.exp(graph.arrays["log_std"])[None].astype(np.float32)
+    _mapped(graph, x)
+    graph.node("Identity", [x], "mean")
+    graph.node("Mul", [x, graph.constant("nothing", np.zeros(1, np.float32))], "zeros")
+    graph.node("Add", ["zeros", graph.constant("std_row", std)], "std")
+    for name in ("mean", "std"):
+        graph.output(name, std.shape[1])
+
+
+def _squashed(graph: _Graph, x: str) -> None:
+    """The middle of a squashed Gaussian, mapped; and mean and deviation, before that."""
+    actions = graph.arrays[f"bias_{graph.layers - 1}"].shape[0] // 2
+    first, middle, last = (graph.constant(f"edge_{i}", np.full(1, i * actions, np.int64)) for i in range(3))
+    axis = graph.constant("axis", np.ones(1, np.int64))
+    limits = {"log_std_first": np.log(0.9), "log_std_least": -5.0, "log_std_most": 1.0}
+    shift, *ends = (graph.constant(name, np.asarray(value, np.float32)) for name, value in limits.items())
+    wide = graph.node("Slice", [x, middle, last, axis], "wide")
+    log_std = graph.node("Clip", [graph.node("Add", [wide, shift], "free"), *ends], "log_std_")
+    graph.node("Exp", [log_std], "std")
+    mean = graph.node("Slice", [x, first, middle, axis], "mean")
+    _mapped(graph, graph.node("Mul", [graph.node("Tanh", [mean], "squashed"), "bound"], "bounded"))
+    for name in ("mean", "std"):
+        graph.output(name, actions)
+
+
+def _mapped(graph: _Graph, x: str) -> None:
+    """The action: the vector itself, or mapped to its range."""
+    if "action_shift" in graph.arrays:
+        x = graph.node("Mul", [x, "action_scale"], "stretched")
+        x = graph.node("Add", [x, "action_shift"], "shifted")
+        x = graph.node("Max", [x, "action_low"], "raised")
+        x = graph.node("Min", [x, "action_high"], "lowered")
+    graph.node("Identity", [x], "action")
+    halves = 2 if str(graph.arrays["kind"]) == "squashed" else 1
+    graph.output("action", graph.arrays[f"bias_{graph.layers - 1}"].shape[0] // halves)

@@ -62,8 +62,9 @@ class Normalised(eqx.Module):
 class Policy:
     """`policy(observation)` for one observation [O] or a batch [B, O]; `deterministic=True` gives the mode.
 
-    An action is a vector or, where actions are choices, the index of one. `normaliser` is a mean and a standard
-    deviation for each entry of an observation, applied before the network.
+    An action is what the environment takes: a vector or, where actions are choices, the number of one, or an array of
+    several. `choices` holds the environment's action for each choice, [n, ...]; without it a choice is its index.
+    `normaliser` is a mean and a standard deviation for each entry of an observation, applied before the network.
 
     Draws depend on the policy's own seed and on how many calls came before: two policies loaded alike act alike.
     """
@@ -75,6 +76,7 @@ class Policy:
         seed: int = 0,
         *,
         discrete: bool = False,
+        choices: np.ndarray | None = None,
         normaliser: tuple[ArrayLike, ArrayLike] | None = None,
         about: str = "",
         values: Callable[[Array, Array], Array] | None = None,
@@ -84,6 +86,8 @@ class Policy:
         self.observation_size = observation_size
         self.discrete = discrete
         """Whether actions are choices."""
+        self.choices = choices
+        """The environment's action for each choice; None where that is its index."""
         self.about = about
         """Which policy of its run it is, in words."""
         self._values = values
@@ -113,6 +117,7 @@ class Policy:
         actions = np.asarray(_act(self.network, jnp.asarray(batch), keys, deterministic))
         if self.discrete:
             actions = np.argmax(actions, axis=-1)
+            actions = actions if self.choices is None else self.choices[actions]
         # An array also where it holds one choice.
         return np.asarray(actions[0]) if single else actions
 
@@ -189,6 +194,8 @@ class Policy:
             own["activation"] = np.asarray(layers.activation)
         if isinstance(network, gaussian.Policy | deterministic.Policy | squashed.Policy) and network.bound:
             own["bound"] = np.asarray(network.bound, dtype=np.float32)
+        if self.choices is not None and not np.array_equal(self.choices, np.arange(len(self.choices))):
+            own["choices"] = np.asarray(self.choices)
         return named | own | around
 
     def _batch(self, observation: ArrayLike) -> tuple[np.ndarray, bool]:

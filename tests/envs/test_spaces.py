@@ -1,5 +1,7 @@
 """Spaces as vectors: a brute-force twin that walks the space, and actions that mean what is written."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -85,10 +87,43 @@ def test_other_observation_spaces_are_refused_by_name(space):
         ours.flattener(spaces.Dict(x=space))
 
 
-@pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), SPACES[10], SPACES[11]])
+@pytest.mark.parametrize("space", [spaces.Text(3), SPACES[10], SPACES[11]])
 def test_other_action_spaces_are_refused_by_name(space):
     with pytest.raises(InvalidInput, match=f"a {type(space).__name__} space, which is not supported"):
         ours.actions(space)
+
+
+SEVERAL = [space for space in SPACES if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary)]
+
+
+@pytest.mark.parametrize("space", SEVERAL, ids=str)
+def test_every_combination_of_choices_is_one_choice_and_its_entries_are_what_costs_see(space):
+    counts = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.full(space.shape, 2)
+    first = space.start if isinstance(space, spaces.MultiDiscrete) else np.zeros(space.shape, int)
+    kinds = [range(lowest, lowest + n) for n, lowest in zip(counts.flatten(), first.flatten(), strict=True)]
+    wanted = [list(each) for each in itertools.product(*kinds)]
+    found = ours.actions(space)
+    assert (found.size, found.entries, found.discrete) == (len(wanted), counts.size, True)
+    numbers, given = found.translator()(np.eye(found.size, dtype=np.float32))
+    assert numbers.tolist() == wanted
+    assert [action.flatten().tolist() for action in given] == wanted
+    assert all(space.contains(action) for action in given)
+    assert found.choices is not None
+    np.testing.assert_array_equal(ours.Choices.told(found.choices.plain()).table(), given)
+
+
+def test_too_many_combinations_are_refused_and_as_many_as_are_allowed_are_not():
+    assert ours.actions(spaces.MultiBinary(12)).size == ours.MOST_COMBINATIONS
+    with pytest.raises(InvalidInput, match=r"MultiBinary space with 8,192 combinations.*at most 4,096"):
+        ours.actions(spaces.MultiBinary(13))
+    with pytest.raises(InvalidInput, match="MultiDiscrete space with 10,000 combinations"):
+        ours.actions(spaces.MultiDiscrete([100, 100]))
+
+
+@pytest.mark.parametrize("plain", [None, {}, {"counts": [2], "start": [0]}, {"counts": 2, "start": [0], "shape": []}])
+def test_choices_that_a_run_does_not_tell_are_refused(plain):
+    with pytest.raises(InvalidInput, match="does not say what its environment's choices are"):
+        ours.Choices.told(plain)
 
 
 def test_actions_of_whole_numbers_are_refused():

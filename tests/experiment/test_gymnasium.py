@@ -18,7 +18,7 @@ from apdo.report import runs
 
 gymnasium = pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
 
-from host_environments import Broken, Counting  # noqa: E402
+from host_environments import Broken, Counting, Panel  # noqa: E402
 
 SMALL = {
     "primal": "reinforce",
@@ -69,6 +69,31 @@ def stops_after_two(monkeypatch):
         monkeypatch.undo()
 
     return arm, disarm
+
+
+def test_an_action_of_several_choices_is_learned_and_handed_back_as_the_environment_takes_it(tmp_path):
+    """The second dial pays and costs: at a limit of 4 in 8 steps it is turned up in half of them, the first always."""
+    result = apdo.train(
+        "pdo",
+        Panel,
+        limits=4.0,
+        max_episode_steps=8,
+        epochs=40,
+        batch=800,
+        policy__hidden=(8,),
+        critic__hidden=(8,),
+        out=tmp_path / "run",
+        quiet=True,
+    )
+    observations = np.zeros((2000, 1))
+    space, loaded = Panel().action_space, apdo.load(tmp_path / "run")
+    for policy in (result.policy, loaded):
+        drawn = policy(observations)
+        assert drawn.shape == (2000, 2)
+        assert all(space.contains(action) for action in drawn[:20])
+        assert np.mean(drawn[:, 0] == 2) > 0.9
+        assert 0.3 < np.mean(drawn[:, 1] == 6) <= 0.52
+        assert space.contains(policy(observations[0]))
 
 
 def test_a_run_from_the_command_line_goes_on_after_an_interruption_with_the_same_bits(tmp_path, stops_after_two):

@@ -62,7 +62,7 @@ RETRIES = 3
 class Config(pdo.Config):
     """Settings of APDO: those of PDO, and of its adjustment."""
 
-    policy: policies.Config = option(policies.Config(bound=2.0), "the policy network", OURS)
+    policy: policies.Config = option(policies.Config(log_std=0.0, bound=2.0), "the policy network", OURS)
     k_adj: int = option(
         4,
         "K_adj, the epoch after which the multipliers are adjusted; auto: as soon as the estimate proves good",

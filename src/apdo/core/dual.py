@@ -261,13 +261,25 @@ def relative_excess(
     `deviation` is that of an episode's cost, and `error` the standard error of the mean, where they are known; `signed`
     says which costs can be negative.
     """
-    size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), largest / 10.0)
-    if deviation is not None:
-        varies = _DEVIATIONS * deviation
-        size = jnp.maximum(jnp.where(signed, varies, jnp.minimum(size, varies)), size / 10.0)
+    size = relative_size(cost, limit, largest, deviation, signed)
     if error is not None:
         size = jnp.maximum(size, _ERRORS * error)
     return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)
+
+
+def relative_size(
+    cost: Float[Array, " M"],
+    limit: Float[Array, " M"],
+    largest: float | Float[Array, " M"],
+    deviation: Float[Array, " M"] | None,
+    signed: bool | Bool[Array, " M"],
+) -> Float[Array, " M"]:
+    """By how much a cost must exceed its limit for a large excess, before noise is thought of; 0 where nothing says."""
+    size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), largest / 10.0)
+    if deviation is None:
+        return size
+    varies = _DEVIATIONS * deviation
+    return jnp.maximum(jnp.where(signed, varies, jnp.minimum(size, varies)), size / 10.0)
 
 
 _DEVIATIONS = 2.0

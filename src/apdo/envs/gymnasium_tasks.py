@@ -92,6 +92,11 @@ class GymnasiumTask(HostOptions):
         return probe(self).actions.discrete
 
     @property
+    def choices(self) -> spaces.Choices | None:
+        """What there is to choose, where an action is a choice."""
+        return probe(self).actions.choices
+
+    @property
     def cost_names(self) -> tuple[str, ...]:
         """The expressions, the functions' names, or the entry of info."""
         return probe(self).cost_names
@@ -170,7 +175,7 @@ def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:
     costs, names = task.own_costs()
     for cost in costs:
         if isinstance(cost, str):
-            expressions.parse(cost).check({"obs": size, "action": actions.size, "next_obs": size})
+            expressions.parse(cost).check({"obs": size, "action": actions.entries, "next_obs": size})
     observation, action = _first_reset(name, env, write, size)
     after, info, seconds = _first_steps(name, env, action)
     _check_observation(name, write, size, after, "step")
@@ -388,6 +393,7 @@ def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
         "horizon": sizes[2],
         "cost_names": tuple(str(called) for called in names),
         "discrete_actions": discrete,
+        "choices": spaces.Choices.told(problem["choices"]) if "choices" in problem else None,
         "action_meaning": (nothing,) * 4,
     }
     return subclass(base, members)

@@ -244,7 +244,7 @@ def _actions(model: Model) -> spaces.Actions:
     low, high = np.asarray(model.actuator_ctrlrange, dtype=np.float32).astype(np.float64).T
     limited = np.asarray(model.actuator_ctrllimited, dtype=bool)
     low, high = np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
-    return spaces.Actions(model.nu, False, 0, (model.nu,), np.dtype(np.float32), low, high)
+    return spaces.Actions(model.nu, None, (model.nu,), np.dtype(np.float32), low, high)
 
 
 def _sized(found: Look, name: str) -> Look:

@@ -2,13 +2,14 @@
 
 An observation of any supported kind becomes one vector: numbers as they are, a choice among n as a one-hot vector of n,
 a Dict in the order of its keys (Gymnasium sorts them) and a Tuple in its own order. An action is a vector, or a choice
-given as a one-hot vector.
+given as a one-hot vector. Where an action is several choices, every combination of them is one choice.
 
 **What an action of the policy means.** Where an entry of a Box has two finite bounds, ±1 stands for them and everything
 beyond is clipped; where it has not, the number is given as it is, clipped to a bound that exists.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
 MOST_ENTRIES = 10**6
+MOST_COMBINATIONS = 4096
+"""Of several choices: a policy has an output for each combination."""
 
 Observed: TypeAlias = Any
 """An observation as an environment gives it."""
@@ -112,19 +115,64 @@ def _together(parts: list[tuple[Any, int, Write]], kind: type, name: str) -> tup
     return (ends[-1] if ends else 0), write
 
 
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What there is to choose: one thing of several, or one of each of several kinds."""
+
+    counts: tuple[int, ...]
+    """How many there are, by kind."""
+    start: tuple[int, ...]
+    """The number of the first, by kind."""
+    shape: tuple[int, ...] = ()
+    """Of the environment's action; () where there is a single kind and the action a plain number."""
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are."""
+        return math.prod(self.counts)
+
+    def table(self) -> np.ndarray:
+        """The environment's action for every combination, [n, *shape]; the last kind changes fastest."""
+        kinds = np.stack(np.unravel_index(np.arange(self.size), self.counts), axis=-1)
+        return (kinds + np.asarray(self.start)).reshape(self.size, *self.shape).astype(np.int64)
+
+    def plain(self) -> dict[str, list[int]]:
+        """As `run.json` has it."""
+        return {name: list(values) for name, values in dataclasses.asdict(self).items()}
+
+    @staticmethod
+    def told(plain: object) -> "Choices":
+        """What `plain` was made of."""
+        names = ("counts", "start", "shape")
+        values = [plain.get(name) if isinstance(plain, dict) else None for name in names]
+        if not all(isinstance(each, list) and all(type(one) is int for one in each) for each in values):
+            raise InvalidInput("the run does not say what its environment's choices are.")
+        counts, start, shape = (tuple(each) for each in values if each is not None)
+        return Choices(counts, start, shape)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Actions:
     """An action space: what the policy's vectors mean to the environment."""
 
     size: int
-    discrete: bool
-    start: int
-    """The first of the choices."""
+    choices: Choices | None
+    """None where an action is a vector."""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     low: np.ndarray
     high: np.ndarray
     """Bounds by entry, [A]; infinite where there is none."""
+
+    @property
+    def discrete(self) -> bool:
+        """Whether an action is a choice."""
+        return self.choices is not None
+
+    @property
+    def entries(self) -> int:
+        """How many numbers a cost sees of an action: those of the environment, or a one-hot vector of one choice."""
+        return len(self.choices.counts) if self.choices is not None and self.choices.shape else self.size
 
     @property
     def shift(self) -> np.ndarray:
@@ -156,12 +204,15 @@ class Actions:
 
     def translator(self) -> Callable[[np.ndarray], tuple[np.ndarray, Any]]:
         """[N, A] ↦ the same as numbers that costs speak of, and what to index for each environment's action."""
-        if self.discrete:
-            one_hot = np.eye(self.size)
+        if self.choices is not None:
+            table, dtype = self.choices.table(), self.dtype
+            several = bool(self.choices.shape)
+            numbers = table.reshape(self.size, -1).astype(np.float64) if several else np.eye(self.size)
 
             def choose(actions: np.ndarray) -> tuple[np.ndarray, Any]:
                 chosen = np.argmax(actions, axis=1)
-                return one_hot[chosen], (chosen + self.start).tolist()
+                given = table[chosen]
+                return numbers[chosen], given.astype(dtype) if several else given.tolist()
 
             return choose
         shift, scale, low, high = self.shift, self.scale, self.low, self.high
@@ -174,13 +225,34 @@ class Actions:
         return place
 
 
-def actions(space: "Space[Any]") -> Actions:
-    """A Box or a Discrete space; others are refused."""
+def choices(space: "Space[Any]") -> Choices | None:
+    """What there is to choose; None in a space that has other actions."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
-        n = int(space.n)
-        return Actions(n, True, int(space.start), (), np.dtype(np.int64), np.zeros(n), np.ones(n))
+        return Choices((int(space.n),), (int(space.start),))
+    if isinstance(space, spaces.MultiDiscrete):
+        start = getattr(space, "start", np.zeros_like(space.nvec))
+        return Choices(tuple(space.nvec.reshape(-1).tolist()), tuple(start.reshape(-1).tolist()), space.nvec.shape)
+    if isinstance(space, spaces.MultiBinary):
+        entries = int(np.prod(space.shape))
+        return Choices((2,) * entries, (0,) * entries, space.shape)
+    return None
+
+
+def actions(space: "Space[Any]") -> Actions:
+    """A Box, or a space of choices; others are refused."""
+    from gymnasium import spaces
+
+    found = choices(space)
+    if found is not None:
+        n = found.size
+        if found.shape and n > MOST_COMBINATIONS:
+            raise InvalidInput(
+                f"actions are a {type(space).__name__} space with {n:,} combinations of choices, and at most "
+                f"{MOST_COMBINATIONS:,} are allowed: wrap the environment to take fewer, or a Box."
+            )
+        return Actions(n, found, found.shape, np.dtype(space.dtype or np.int64), np.zeros(n), np.ones(n))
     if isinstance(space, spaces.Box):
         size = int(np.prod(space.shape))
         if not 0 < size <= MOST_ENTRIES:
@@ -190,8 +262,8 @@ def actions(space: "Space[Any]") -> Actions:
                 f"actions are a Box of {space.dtype}, and only a Box of floating-point numbers is allowed."
             )
         low, high = (np.asarray(bound, dtype=np.float64).reshape(-1) for bound in (space.low, space.high))
-        return Actions(size, False, 0, space.shape, np.dtype(space.dtype), low, high)
+        return Actions(size, None, space.shape, np.dtype(space.dtype), low, high)
     raise InvalidInput(
         f"actions are a {type(space).__name__} space, which is not supported; "
-        "allowed are Box and Discrete: wrap the environment to take one."
+        "allowed are Box, Discrete, MultiDiscrete and MultiBinary: wrap the environment to take one."
     )

@@ -106,13 +106,15 @@ def _values(training: loop.Training, state: loop.State) -> PyTree | None:
 def _policies(
     training: loop.Training, networks: PyTree, about: list[str], values: PyTree | None = None
 ) -> list[Policy]:
-    problem = training.problem
+    problem, choices = training.problem, getattr(training.environment, "choices", None)
+    table = None if choices is None else choices.table()
     return [
         Policy(
             jax.tree.map(lambda leaf, i=i: leaf[i], networks),
             problem.observation_size,
             seed=i,
             discrete=problem.discrete_actions,
+            choices=table,
             about=words,
             values=None if values is None else jax.tree.map(lambda leaf, i=i: leaf[i], values),
         )
