@@ -44,7 +44,7 @@ def archive(path, members, compression=zipfile.ZIP_STORED, manifest=None, seal=T
     with zipfile.ZipFile(path, "w", compression) as file:
         for name, data in members:
             file.writestr(name, data)
-        text = json.dumps(manifest or {"format": 3, "epoch": 5, "leaves": {}}).encode()
+        text = json.dumps(manifest or {"format": 4, "epoch": 5, "leaves": {}}).encode()
         file.writestr("manifest.npy", npy(np.frombuffer(text, dtype=np.uint8)))
         file.comment = b"0" * 64 if seal else b""
     if seal:
@@ -148,7 +148,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, state):
 @pytest.mark.parametrize(
     ("manifest", "complaint"),
     [
-        ({"format": 4}, "has checkpoint format 4; this version reads 3"),
+        ({"format": 5}, "has checkpoint format 5; this version reads 4"),
         ({"format": None}, "has checkpoint format None"),
         ({"format": [2]}, "has checkpoint format"),
         ({"a": "deep"}, "has checkpoint format None"),
@@ -160,10 +160,10 @@ def test_a_manifest_of_another_kind_is_refused(tmp_path, state, manifest, compla
         checkpoint.load(tmp_path / "c.npz", like(state))
 
 
-@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("form", [1, 2, 3])
 def test_a_format_without_the_best_policy_is_named_and_refused(tmp_path, state, form):
     archive(tmp_path / "c.npz", members(state), manifest={"format": form}, seal=form > 1)
-    with pytest.raises(checkpoint.Earlier, match="from before a run kept its best policy") as caught:
+    with pytest.raises(checkpoint.Earlier, match="from before a run kept what its batches say") as caught:
         checkpoint.load(tmp_path / "c.npz", like(state))
     assert "\n" not in str(caught.value)
 

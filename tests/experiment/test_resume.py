@@ -400,7 +400,7 @@ def test_a_run_from_before_the_best_was_kept_is_refused_and_left_as_it_is(halfwa
         patched.setattr(checkpoint, "FORMAT", 2)
         folder = halfway()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(InvalidInput, match="from before a run kept its best policy"):
+    with pytest.raises(InvalidInput, match="from before a run kept what its batches say"):
         runner.resume(folder, quiet=True)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

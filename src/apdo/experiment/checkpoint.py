@@ -24,9 +24,9 @@ from jaxtyping import PyTree
 from apdo import files
 from apdo.errors import InvalidInput
 
-FORMAT = 3
-_EARLIER = (1, 2)
-"""Formats without the best policy, which nobody can make up afterwards."""
+FORMAT = 4
+_EARLIER = (1, 2, 3)
+"""Formats without the best policy, or without what all batches say of it, which nobody can make up afterwards."""
 _MANIFEST = "manifest"
 _MOST_MANIFEST = 2**24
 _DIGEST = 64
@@ -89,8 +89,8 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
         manifest = _manifest(path, archive)
         if manifest.get("format") in _EARLIER:
             raise Earlier(
-                f"{path} has checkpoint format {manifest['format']}, from before a run kept its best policy, and "
-                "cannot be used; take the version of apdo that wrote it, or train again into another folder."
+                f"{path} has checkpoint format {manifest['format']}, from before a run kept what its batches say of "
+                "its policies, and cannot be used; take the version of apdo that wrote it, or train again into another folder."
             )
         if manifest.get("format") != FORMAT:
             raise InvalidInput(f"{path} has checkpoint format {manifest.get('format')}; this version reads {FORMAT}.")
