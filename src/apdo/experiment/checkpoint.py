@@ -90,7 +90,8 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
         if manifest.get("format") in _EARLIER:
             raise Earlier(
                 f"{path} has checkpoint format {manifest['format']}, from before a run kept what its batches say of "
-                "its policies, and cannot be used; take the version of apdo that wrote it, or train again into another folder."
+                "its policies, and cannot be used; take the version of apdo that wrote it, or train again into another "
+                "folder."
             )
         if manifest.get("format") != FORMAT:
             raise InvalidInput(f"{path} has checkpoint format {manifest.get('format')}; this version reads {FORMAT}.")
