@@ -24,7 +24,7 @@ LAYERS = {
     "algorithms": {"errors", "options", "own", "problem", "objective", "core", "off_policy"},
     "envs": {"errors", "options", "own", "finite", "exact"},
     "rollout": {"core", "envs"},
-    "best": {"problem"},
+    "best": {"core", "problem"},
     "arguments": set(),
     "loop": {"arguments", "problem", "core", "algorithms", "envs", "rollout", "best"},
     "hosted": {"errors", "core", "algorithms", "envs", "best", "loop"},
