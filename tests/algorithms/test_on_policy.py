@@ -29,7 +29,7 @@ IDLE: dict[str, Any] = {
     "pd-ddpg": (pd_ddpg, pd_ddpg.Config(learner=LEARNER, replay_capacity=1000, updates=0.1)),
 }
 """Algorithms whose policies stay where they are."""
-DAMPED: dict[str, Any] = {"damping": 0.1, "fraction": 1.0}
+DAMPED: dict[str, Any] = {"damping": 0.3, "fraction": 1.0}
 CALM: dict[str, Any] = {
     "trpo": (trpo, trpo.Config(primal=primal_steps.Trpo(**DAMPED), **SMALL)),
     "pdo": (pdo, pdo.Config(primal=primal_steps.Trpo(**DAMPED), **SMALL)),

@@ -131,8 +131,10 @@ def test_the_natural_gradient_step_is_taken_whole(policy, samples):
     config = primal_steps.NaturalGradient()
     surrogate = primal_steps.Surrogate.around(policy, samples)
     new, _, _ = improve(config, policy, samples)
-    expected = ravel_pytree(policy)[0] + primal_steps.natural_step(config, surrogate, policy)
-    np.testing.assert_allclose(ravel_pytree(new)[0], expected, rtol=1e-5, atol=1e-6)
+    step = primal_steps.natural_step(config, surrogate, policy)
+    # Two programs for conjugate gradient: where the condition is some 10³, a rounding of 10⁻⁷ becomes one of 10⁻⁴.
+    rounding = 1e-4 * float(jnp.abs(step).max())
+    np.testing.assert_allclose(ravel_pytree(new)[0], ravel_pytree(policy)[0] + step, rtol=1e-5, atol=rounding)
 
 
 def test_the_likelihood_ratio_step_follows_the_score_function_gradient(policy, samples):

@@ -92,7 +92,7 @@ class GymnasiumTask(HostOptions):
         return probe(self).actions.discrete
 
     @property
-    def choices(self) -> spaces.Choices | None:
+    def action_choices(self) -> spaces.Choices | None:
         """What there is to choose, where an action is a choice."""
         return probe(self).actions.choices
 
@@ -393,7 +393,7 @@ def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
         "horizon": sizes[2],
         "cost_names": tuple(str(called) for called in names),
         "discrete_actions": discrete,
-        "choices": spaces.Choices.told(problem["choices"]) if "choices" in problem else None,
+        "action_choices": spaces.Choices.told(problem["action_choices"]) if "action_choices" in problem else None,
         "action_meaning": (nothing,) * 4,
     }
     return subclass(base, members)

@@ -106,7 +106,7 @@ def _values(training: loop.Training, state: loop.State) -> PyTree | None:
 def _policies(
     training: loop.Training, networks: PyTree, about: list[str], values: PyTree | None = None
 ) -> list[Policy]:
-    problem, choices = training.problem, getattr(training.environment, "choices", None)
+    problem, choices = training.problem, getattr(training.environment, "action_choices", None)
     table = None if choices is None else choices.table()
     return [
         Policy(

@@ -292,7 +292,7 @@ def _how_to_go_on(folder: Path, experiment: Experiment) -> str:
 def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) -> dict[str, Any]:
     """The run as `run.json` tells it."""
     problem, device = training.problem, jax.devices()[0]
-    choices = getattr(training.environment, "choices", None)
+    choices = getattr(training.environment, "action_choices", None)
     return {
         "algorithm": experiment.algorithm,
         **({"stands_for": alias} if (alias := algorithms.stands_for(experiment.algorithm)) else {}),
@@ -307,7 +307,7 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
             "observation_size": problem.observation_size,
             "action_size": problem.action_size,
             "discrete_actions": problem.discrete_actions,
-            **({"choices": choices.plain()} if choices is not None else {}),
+            **({"action_choices": choices.plain()} if choices is not None else {}),
         },
         "batch": problem.batch,
         "epochs": experiment.settings.epochs,
