@@ -460,7 +460,7 @@ def test_epochs_pass_for_the_safety_dial_whoever_plays_them():
     """π_0 while it explores, the off-policy actor on trial: the limit enforced counts from the first epoch of all."""
     noisy = dataclasses.replace(OFF_POLICY, learner=dataclasses.replace(LEARNER, action_noise=0.25))
     dialled: dict[str, Any] = {"safety": 1.0, "safety_half_life": 2.0, "margin": 0.0}
-    wide = SMALL | {"policy": policies.Config(hidden=(8,), log_std=0.0)}
+    wide: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(8,), log_std=0.0)}
     config = apdo.Config(k_adj=1, off_policy=noisy, explore=True, adjust="primal-dual", **wide, **dialled)
     state, history = run(training_of(apdo, config, Reach(costs=2)), [3], 4)
     first = history[0]["cost"]

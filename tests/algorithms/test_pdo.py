@@ -99,7 +99,7 @@ def test_the_dual_step_is_taken_against_the_limit_less_its_margin():
 def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
     task = Reach(costs=2)
     step = primal_steps.Trpo(damping=1e-2)
-    wide = SMALL | {"policy": policies.Config(hidden=(8,), log_std=0.0)}
+    wide: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(8,), log_std=0.0)}
     config = pdo.Config(primal=step, overshoot=0.0, **wide)
     problem, batch, before, after, _ = one_epoch(config, task, (1.0, 1.0), [0.0, 0.0])
     first = jax.tree.map(lambda leaf: leaf[:1], before.critic.networks)
