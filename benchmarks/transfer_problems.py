@@ -120,8 +120,6 @@ CASES = {
         200,
         {"cost": f"{COSTS} * (abs(obs[2]) > 4)"},
         units_of="pendulum",
-        known=-149_800.0,
-        by="APDO, a narrower start",
     ),
     "point-gather-units": Case(
         "point-gather, 0.2 bombs, other units", "point-gather", (0.2 * COSTS,), 15, units_of="point-gather-0.2"

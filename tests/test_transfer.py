@@ -189,7 +189,9 @@ def test_problems_that_differ_do_not_widen_the_stratified_interval():
     assert (low, high) == (0.0, 1.0)
 
 
-def test_the_best_return_known_is_within_the_limits_and_carries_over_to_other_units(tmp_path):
+def test_the_best_return_known_is_within_the_limits_and_carries_over_to_other_units(tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, "pendulum", dataclasses.replace(CASES["pendulum"], known=None))
+
     def told(job, *seeds):
         found = {
             str(i): {"return": {"mean": earned}, "costs": [{"mean": cost}], "best_epoch": None}
