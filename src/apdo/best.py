@@ -68,8 +68,7 @@ class Belief(eqx.Module):
         """What is known once a batch has shown the values with these standard errors."""
         own, lowest = error**2, jnp.minimum(self.lowest, shown)
         fresh = Belief(mean=shown, variance=own, drift=own, noise=own, lowest=lowest)
-        averaged = 0.5 * (self.noise + own)
-        noise = jnp.maximum(own, averaged)
+        averaged, noise = dual.remembered(self.noise, own)
         expected = self.variance + self.drift
         total = expected + noise
         surprise = (shown - self.mean) ** 2

@@ -13,6 +13,7 @@ from apdo.errors import InvalidInput
 from apdo.experiment import checkpoint, chosen, evaluation, memory, records, runner, settings
 from apdo.report import runs
 from problems import Reach
+from test_best import believed
 
 TINY = {
     "epochs": 4,
@@ -113,10 +114,11 @@ def test_the_best_policy_is_told_in_the_description_and_is_the_one_that_drew_its
     told = runs.read_description(result.path)["best"]
     assert [one["seed"] for one in told] == [5, 6]
     for i, one in enumerate(told):
-        # What is known of it stands between what its own batch showed and what the batches before did.
-        own = result.metrics["discounted_return"][i, : one["epoch"] + 1]
-        assert own.min() <= one["return"] <= own.max()
-        assert one["return_error"] <= result.metrics["return_error"][i, : one["epoch"] + 1].max()
+        names = ("discounted_return", "return_error", "cost", "cost_error")
+        rows = [{name: result.metrics[name][i, k] for name in names} for k in range(one["epoch"] + 1)]
+        known = believed(rows, "discounted_return")[-1]
+        for name, key in (("discounted_return", "return"), ("return_error",) * 2, ("cost",) * 2, ("cost_error",) * 2):
+            np.testing.assert_allclose(one[key], known[name], rtol=1e-4)
         assert result.policies[i].about == result.best[i].words()
         bound = np.add(one["cost"], np.multiply(1.645, one["cost_error"]))
         assert one["known"] == bool((bound <= 0.2).all())

@@ -240,3 +240,17 @@ def test_the_constrained_cost_is_discounted_unless_the_total_is_asked_for():
 def test_describe_names_the_kind_of_each_choice():
     config = options.override(algorithms.find("pdo").Config(), {"primal": "natural"})
     assert options.describe(config)["primal"]["kind"] == "natural"
+
+
+def test_short_episodes_have_a_wider_trust_region_unless_someone_says_otherwise():
+    """One nat for an episode of 15 steps; aliases and the paper's preset stand for what was published."""
+
+    def radius(algorithm, preset=None, **changes):
+        config = settings.specify(algorithm, "point-gather", changes, preset=preset).algorithm_config
+        return (config.search if algorithm == "cpo" else config.primal).radius
+
+    assert radius("pdo") == radius("apdo") == radius("cpo") == pytest.approx(1.0 / 15.0)
+    assert radius("pdo", **{"primal.radius": 0.03}) == 0.03
+    assert radius("apdo", preset="paper") == radius("trpo-lag") == 0.01
+    long = settings.specify("pdo", "gridworld").algorithm_config
+    assert long.primal.radius == 0.02

@@ -248,9 +248,6 @@ def products(
     whole, along = jnp.mean(gradients, axis=0), jnp.mean(solved, axis=0)
     length = whole @ along.T
     length = 0.5 * (length + length.T)
-    # Conjugate gradient stops before its end: of a gradient that is all noise, vᵀH⁻¹v may come out negative.
-    sound = jnp.diagonal(length) > 0.0
-    length = jnp.where(sound[:, None] & sound[None], length, 0.0)
     if gradients.shape[0] == 1:
         return length, length
     across = 0.5 * jnp.sum(gradients[0] * solved[1] + gradients[1] * solved[0], axis=-1)

@@ -119,7 +119,7 @@ def _on_faces(
     face_r, face_c = inverse @ r, inverse @ c
     free = jnp.maximum(q - r @ face_r, 0.0)
     room = 2.0 * radius - c @ face_c
-    # Inexact products can make q negative, as if the objective had a length below 0.
+    # Conjugate gradient stops before its end, and of gradients that are all noise q = gᵀH⁻¹g may come out negative.
     movable = free > 1e-6 * jnp.abs(q)
     price = jnp.sqrt(jnp.maximum(free, 0.0) / jnp.where(room > 0.0, room, 1.0))
     reach = jnp.where(movable, 1.0 / jnp.where(movable, price, 1.0), 0.0)

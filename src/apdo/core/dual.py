@@ -202,8 +202,8 @@ class Relative(eqx.Module):
         `spread` is the deviation of an episode's cost, and the standard error of the mean.
         """
         square = jnp.stack(spread) ** 2
-        noise = jnp.where(self.batches > 0, 0.5 * (self.noise + square), square)
-        deviation, error = jnp.sqrt(jnp.maximum(square, noise))
+        noise, counted = remembered(jnp.where(self.batches > 0, self.noise, square), square)
+        deviation, error = jnp.sqrt(counted)
         # A combined value function has no advantages of the costs, and prices none.
         apart = advantage.shape[-1] == 1 + cost.shape[0]
         return Relative(
@@ -246,6 +246,14 @@ class Relative(eqx.Module):
     def jump(self, estimate: Float[Array, " M"]) -> "Relative":
         """After a jump to this estimate of λ*."""
         return eqx.tree_at(lambda r: r.jumped, self, estimate)
+
+
+def remembered(
+    before: Float[Array, "*shape"], square: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """The mean square over the batches, each with half the weight of the next; and the newest, or the mean if more."""
+    mean = 0.5 * (before + square)
+    return mean, jnp.maximum(square, mean)
 
 
 def relative_excess(
