@@ -140,6 +140,13 @@ def test_a_drift_near_its_limit_of_zero_exceeds_it_less_than_a_cost_that_hardly_
     assert int(follow(rows, problem((0.0, 1.5)))[1].epoch) == 1
 
 
+def test_of_two_that_earn_the_same_the_later_is_better_since_more_batches_speak_of_it():
+    rows = history(np.random.default_rng(0), epochs=3, limits=(1.0,))
+    for row in rows:
+        row |= {"return": -500.0, "return_error": 0.0, "cost": np.array([0.5]), "cost_error": np.array([0.1])}
+    assert [int(one.epoch) for one in follow(rows, problem((1.0,)))] == [0, 1, 2]
+
+
 def test_one_episode_says_nothing_of_how_much_episodes_differ():
     rows = history(np.random.default_rng(0), epochs=1)
     rows[0] |= {"cost": np.asarray(LIMITS) - 1.0, "cost_error": np.zeros(2)}

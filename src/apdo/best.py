@@ -131,7 +131,7 @@ def update(
     episodes: Int[Array, ""],
     epoch: Int[Array, ""],
 ) -> Best:
-    """The better of the best so far and the policy that drew this epoch's batch; between equals, the earlier."""
+    """The better of the best so far and the policy that drew this epoch's batch; between equals, this one."""
     returned = metrics["discounted_return" if problem.cost_discount < 1.0 else "return"]
     belief = best.belief.observe(
         jnp.concatenate([returned[None], metrics["cost"]]),
@@ -160,8 +160,8 @@ def update(
 
 
 def better(one: Best, other: Best) -> Bool[Array, ""]:
-    """Whether one is better than the other."""
-    earns_more = lower(one.returned, one.return_error) > lower(other.returned, other.return_error)
+    """Whether one is better than the other; so it is between equals, since of a later policy more batches speak."""
+    earns_more = lower(one.returned, one.return_error) >= lower(other.returned, other.return_error)
     alike = jnp.where(one.known, earns_more, one.excess < other.excess)
     return (other.epoch == NONE) | (one.known & ~other.known) | ((one.known == other.known) & alike)
 
