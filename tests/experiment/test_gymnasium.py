@@ -71,29 +71,29 @@ def stops_after_two(monkeypatch):
     return arm, disarm
 
 
-def test_an_action_of_several_choices_is_learned_and_handed_back_as_the_environment_takes_it(tmp_path):
-    """The second dial pays and costs: at a limit of 4 in 8 steps it is turned up in half of them, the first always."""
-    result = apdo.train(
-        "pdo",
-        Panel,
-        limits=4.0,
-        max_episode_steps=8,
-        epochs=40,
-        batch=800,
-        policy__hidden=(8,),
-        critic__hidden=(8,),
-        out=tmp_path / "run",
-        quiet=True,
-    )
-    observations = np.zeros((2000, 1))
-    space, loaded = Panel().action_space, apdo.load(tmp_path / "run")
-    for policy in (result.policy, loaded):
+def trained_on_panel(folder, epochs):
+    """The policy as training hands it over and as it is loaded."""
+    small = {"batch": 800, "policy__hidden": (8,), "critic__hidden": (8,)}
+    result = apdo.train("pdo", Panel, limits=4.0, max_episode_steps=8, epochs=epochs, out=folder, quiet=True, **small)
+    return result.policy, apdo.load(folder)
+
+
+def test_an_action_of_several_choices_is_handed_back_as_the_environment_takes_it(tmp_path):
+    observations, space = np.zeros((2000, 1)), Panel().action_space
+    for policy in trained_on_panel(tmp_path / "run", epochs=2):
         drawn = policy(observations)
         assert drawn.shape == (2000, 2)
         assert all(space.contains(action) for action in drawn[:20])
+        assert space.contains(policy(observations[0]))
+
+
+@pytest.mark.slow
+def test_an_action_of_several_choices_is_learned(tmp_path):
+    """The second dial pays and costs: at a limit of 4 in 8 steps it is turned up in half of them, the first always."""
+    for policy in trained_on_panel(tmp_path / "run", epochs=40):
+        drawn = policy(np.zeros((2000, 1)))
         assert np.mean(drawn[:, 0] == 2) > 0.9
         assert 0.3 < np.mean(drawn[:, 1] == 6) <= 0.52
-        assert space.contains(policy(observations[0]))
 
 
 def test_a_run_from_the_command_line_goes_on_after_an_interruption_with_the_same_bits(tmp_path, stops_after_two):

@@ -14,6 +14,7 @@ from logged_data import two_state_log
 BAR = 0.10
 
 
+@pytest.mark.slow
 def test_on_two_states_the_default_learners_come_near_the_exact_price():
     """With their own rates, but two of them and a third of the iterations; the checks of the answer kept short."""
     _, optimum = ground_truth.solved(TwoState())

@@ -1,4 +1,4 @@
-"""Algorithms against the exact optimum: the quick ones in every test run, all of docs/ground-truth.md when asked."""
+"""Algorithms against the exact optimum: shortened trainings on two states, and all of docs/ground-truth.md."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from benchmarks.ground_truth import CASES, COST_BAR, MULTIPLIER_BAR, RETURN_BAR,
 QUICK = {"batch": 6000, "epochs": 250, "seeds": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["pdo", "cpo"])
 def test_on_two_states_the_optimum_and_its_price_are_found(algorithm):
     """With a small share of the samples and one seed, to within what those can tell: 5 % of the limit."""
@@ -35,6 +36,7 @@ DAMPED = {"rule": "pid", "rule.proportional": 0.3, "rule.far": 0.0, "dual_step":
 """A softer hand: CUP's multipliers act an epoch late."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "options", "within"),
     [
@@ -55,12 +57,14 @@ def test_on_two_states_policies_are_on_average_at_the_optimum_and_prices_at_its_
         assert abs(np.mean(seen["multiplier"]) - 1.0) < 0.15
 
 
+@pytest.mark.slow
 def test_on_two_states_a_penalty_factor_below_the_price_breaks_the_limit():
     """κ σ(A_R)/σ(A_C) < λ*: the excess is worth more than it costs."""
     seen = later_half("p3o", GRADIENTS | {"penalty": 0.05})
     assert np.mean(seen["cost"]) > 1.5
 
 
+@pytest.mark.slow
 def test_on_two_states_a_barrier_keeps_the_limit_and_is_short_of_the_optimum_by_little():
     """The duality gap of a barrier is its price times its slack: here 0.3 of a limit that λ* values at 7 % of R*."""
     seen = later_half("ipo", GRADIENTS)
@@ -68,6 +72,7 @@ def test_on_two_states_a_barrier_keeps_the_limit_and_is_short_of_the_optimum_by_
     assert 0.97 < np.mean(seen["discounted_return"]) < 1.0
 
 
+@pytest.mark.slow
 def test_on_two_states_crpo_keeps_its_promise_for_the_policies_that_took_a_step_for_the_return():
     seen = later_half("crpo", BRIEF)
     promised = seen["recovering"] == 0.0

@@ -1,9 +1,11 @@
-"""Learning outcomes on point-gather, small enough for every test run; the long ones are marked slow."""
+"""Learning outcomes on point-gather."""
 
 import numpy as np
 import pytest
 
 import apdo
+
+pytestmark = pytest.mark.slow
 
 
 def test_trpo_more_than_doubles_the_return_in_ten_epochs(tmp_path):
@@ -28,7 +30,6 @@ def test_a_fixed_multiplier_of_twenty_halves_the_cost(tmp_path):
     assert costs[-1] < 0.5 * costs[0]
 
 
-@pytest.mark.slow
 def test_cpo_earns_eleven_within_the_limit_by_epoch_65(tmp_path):
     result = apdo.train("cpo", "point-gather", preset="paper", epochs=65, seeds=3, out=tmp_path / "run", quiet=True)
     returns, costs = result.metrics["return"][:, -5:].mean(axis=1), result.metrics["cost"][:, -5:, 0].mean(axis=1)
@@ -36,7 +37,6 @@ def test_cpo_earns_eleven_within_the_limit_by_epoch_65(tmp_path):
     assert np.all(costs <= 0.23)
 
 
-@pytest.mark.slow
 def test_pdo_misses_the_limit_for_as_long_as_the_paper_says(tmp_path):
     result = apdo.train("pdo", "point-gather", preset="paper", seeds=2, out=tmp_path / "run", quiet=True)
     assert np.all(result.metrics["cost"][:, 20:, 0] > 0.2)

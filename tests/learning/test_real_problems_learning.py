@@ -1,4 +1,4 @@
-"""Learning outcomes on the wind turbine and the queueing network; the long ones are marked slow."""
+"""Learning outcomes on the wind turbine and the queueing network."""
 
 import jax
 import numpy as np
@@ -9,6 +9,8 @@ from apdo import rollout
 from apdo.envs import controllers
 from apdo.envs.wind_turbine import WindTurbine
 from apdo.experiment import evaluation
+
+pytestmark = pytest.mark.slow
 
 
 def test_on_the_turbine_cpo_cuts_damage_and_over_speed(tmp_path):
@@ -37,7 +39,6 @@ def test_on_large_queues_pdo_learns_to_keep_the_power_budget(tmp_path):
     assert result.metrics["return"][:, -10:].mean() > 5.0
 
 
-@pytest.mark.slow
 def test_cpo_wears_the_turbine_less_than_the_classical_controller_and_earns_as_much(tmp_path):
     """As docs/wind-turbine.md has it, on the same 500 episodes' law."""
     apdo.train("cpo", "wind-turbine", epochs=200, batch=30_000, policy__log_std=-0.7, out=tmp_path / "run", quiet=True)
