@@ -36,7 +36,8 @@ for one, other in zip(*(jax.tree.leaves(state.algorithm) for state in states)):
 
 def test_eight_devices_give_what_one_gives_with_an_eighth_of_the_state_on_each(tmp_path):
     program = f"from pathlib import Path\nFOLDER = Path({str(tmp_path)!r})\n{PROGRAM}"
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    xla = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    flags = {"XLA_FLAGS": xla.strip(), "JAX_PLATFORMS": "cpu"}
     source = str(Path(__file__).parent.parent / "src")
     done = subprocess.run(
         [sys.executable, "-c", program],
