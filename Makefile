@@ -1,11 +1,15 @@
 PYTHON ?= python3
 PYTHON311 ?= python3.11
 PYTHONS ?= python3.11 python3.12 python3.13
+MUJOCOS ?= 3.3.0 3.17.0
+ISAS ?= SSE4_2 AVX2 own
 TORCH ?= torch
 BIN := .venv/bin
 JOBS ?= 2
+# Each worker begins with half of the tests in their order, so that few files are in both and compiled in both.
+PYTEST = -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-mujoco test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
+.PHONY: demo test test-slow test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
   algorithm-pages torture torture-sweeps clean
 
@@ -16,16 +20,55 @@ demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo --out runs/demo/apdo --resume
 	$(BIN)/apdo plot runs/demo/pdo runs/demo/cpo runs/demo/apdo --out runs/demo/curves.png --title "150,000 samples each"
 
+# Everything but learning outcomes. What XLA compiled is kept in build/jax for the next time.
 test: .venv/test .venv/browser
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python $(PYTEST)
 
 test-slow: .venv/test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python $(PYTEST) -m slow
+
+# With less than the machine's instructions sums are added in another order: a test's tolerance must have room for that.
+test-isa: .venv/test .venv/browser
+	@failed=0; for isa in $(ISAS); do \
+	  flags="$$XLA_FLAGS"; [ $$isa = own ] || flags="$$flags --xla_cpu_max_isa=$$isa"; \
+	  echo "== instructions: $$isa"; XLA_FLAGS="$$flags" $(BIN)/python $(PYTEST) || failed=1; \
+	done; exit $$failed
+
+# Twice, each with a seed of its own; modules are shuffled, and the tests within each.
+test-random: .venv/test .venv/browser
+	@failed=0; for i in 1 2; do \
+	  seed=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' '); \
+	  echo "== --random-order-seed=$$seed"; $(BIN)/python $(PYTEST) --random-order-seed=$$seed || failed=1; \
+	done; exit $$failed
+
+# On each Python that is there, in an environment of its own.
+test-pythons:
+	@tried=0; failed=0; for python in $(PYTHONS); do \
+	  $$python --version >/dev/null 2>&1 || { echo "$$python is not here, and not tried"; continue; }; \
+	  name=build/$$(basename $$python); echo "== $$python"; \
+	  $$python -m venv $$name && \
+	  $$name/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' && \
+	  $$name/bin/python $(PYTEST) || failed=1; \
+	  tried=$$((tried + 1)); \
+	done; [ $$tried -gt 0 ] && exit $$failed
+
+# Every target that tests something, once a week; what came of each is in results/tests/last.md, to be committed.
+test-all: .venv/dev
+	$(BIN)/python -m tests.targets
 
 # The velocity tasks and users' own models; MuJoCo and what it brings take 120 MB, so that `make test` does without.
+MUJOCO_TESTS := tests/envs/test_mujoco_package.py tests/envs/test_mujoco_threads.py tests/envs/test_velocity.py tests/test_docs.py
 test-mujoco: .venv/mujoco
-	$(BIN)/python -m pytest tests/envs/test_mujoco_package.py tests/envs/test_mujoco_threads.py tests/envs/test_velocity.py \
-	  tests/test_docs.py
+	$(BIN)/python -m pytest $(MUJOCO_TESTS)
+
+# The same with the oldest and the newest release that `pyproject.toml` allows.
+test-mujoco-versions:
+	@failed=0; for version in $(MUJOCOS); do \
+	  name=build/mujoco-$$version; echo "== MuJoCo $$version"; \
+	  $(PYTHON) -m venv $$name && \
+	  $$name/bin/pip install --quiet --disable-pip-version-check --editable '.[test,mujoco]' mujoco==$$version && \
+	  $$name/bin/python -m pytest $(MUJOCO_TESTS) || failed=1; \
+	done; exit $$failed
 
 # Safety-Gymnasium's tasks, and the bridge with the old Gymnasium that they need.
 test-safety-gymnasium: .venv-safety/ready
@@ -128,7 +171,7 @@ torture-sweeps: .venv-ray/ready
 	.venv-ray/bin/python -m benchmarks.torture.sweeps --jobs $(JOBS)
 
 clean:
-	rm -rf .venv .venv-safety .venv-bullet .venv-sb3 .venv-ray
+	rm -rf .venv .venv-safety .venv-bullet .venv-sb3 .venv-ray build/jax
 
 # One virtual environment, in three fillings; each is made again when the dependencies change.
 .venv/bin/python:
