@@ -51,6 +51,7 @@ def train(
     quiet: bool = False,
     resume: bool = False,
     callbacks: "Sequence[Callback]" = (),
+    start_from: "str | Path | Policy | None" = None,
     **options: object,
 ) -> "Result":
     """Train and return the learned policies and the metrics; the run folder is the same that the command line makes.
@@ -63,17 +64,19 @@ def train(
     `info["costs"]` count. `limits=25` limits the total of an episode.
 
     With `resume`, the run that is in `out` goes on, if there is one. `callbacks` are called after each epoch, and may
-    stop the run (`apdo.experiment.callbacks`). Options have the command line's names, with "_"
-    for "-" and "__" for ".":
+    stop the run (`apdo.experiment.callbacks`). `start_from` is the folder of an earlier run, or a policy of
+    `apdo.load`: training starts from it instead of a fresh policy (docs/policies.md).
+    Options have the command line's names, with "_" for "-" and "__" for ".":
     `epochs=50, primal="ppo", primal__clip=0.1`.
 
     Ctrl-C (in a notebook, the stop button) ends the run after its epoch, saves it, and returns what there is:
     `result.interrupted` then says how to go on. SIGTERM saves, too, and raises `apdo.Interrupted`.
     """
     from apdo import algorithms, envs
-    from apdo.experiment import runner, settings
+    from apdo.experiment import runner, settings, warm_start
 
     name, task, given = envs.of_object(environment, costs)
+    given |= {} if start_from is None else {"start_from": warm_start.name_of(start_from)}
     changes = given | {name.replace("__", "."): value for name, value in options.items()}
     experiment = settings.specify(algorithms.of_object(algorithm), name, changes, preset, task)
     if resume:

@@ -94,6 +94,11 @@ class Policy:
         self._key = random.key(seed)
         self._calls = 0
 
+    @property
+    def learned_values(self) -> Callable[[Array, Array], Array] | None:
+        """The value functions of (observations [B, O], steps [B]), raw observations; None where there are none."""
+        return self._values
+
     def __repr__(self) -> str:
         return f"<Policy: {', '.join(filter(None, (self.about, self._shapes())))}>"
 

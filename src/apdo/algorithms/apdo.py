@@ -143,6 +143,15 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     )
 
 
+def start_from(state: State, start: on_policy.Start) -> State:
+    """A fresh state with networks that were learned before."""
+    trial = state.trial
+    if trial is not None:
+        # Arrays of its own: the state that holds both policies is given away to be overwritten.
+        trial = dataclasses.replace(trial, before=jax.tree.map(jnp.array, start.policy))
+    return dataclasses.replace(state, pdo=on_policy.start_from(state.pdo, start), trial=trial)
+
+
 def _search(config: Config, problem: Problem) -> k_adj.Search | None:
     if config.k_adj != k_adj.AUTO:
         return None

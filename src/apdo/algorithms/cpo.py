@@ -45,6 +45,7 @@ act = on_policy.act
 memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
+start_from = on_policy.start_from
 
 _LEAST_BELIEF = 0.01
 """The least share of a direction's own effect that is believed, whatever the halves say."""

@@ -43,6 +43,7 @@ act = on_policy.act
 memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
+start_from = on_policy.start_from
 State = epoch.PricedState
 
 AUTHORS = "the FOCOPS paper"

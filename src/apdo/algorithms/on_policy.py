@@ -20,6 +20,7 @@ from apdo.core.statistics import Statistics, normalised
 from apdo.problem import Problem
 
 N = TypeVar("N")
+S = TypeVar("S", bound="HasPolicy")
 
 
 @runtime_checkable
@@ -85,6 +86,23 @@ class LearnedValues(eqx.Module):
 def learned_values(state: HasValues) -> LearnedValues:
     """The value functions as they were last fitted: to the batch of the latest epoch."""
     return LearnedValues(critic=state.critic, statistics=state.statistics)
+
+
+class Start(eqx.Module):
+    """What a training begins with in the place of fresh networks."""
+
+    policy: policies.Policy
+    statistics: Statistics | None
+    """What the policy's observations are normalised by."""
+    critic: critics.Critic | None
+    """Value functions over the same observations; None where they are to be fresh."""
+
+
+def start_from(state: S, start: Start) -> S:
+    """A fresh state with networks that were learned before; they must be of the state's own shapes."""
+    learned = (start.policy, start.statistics)
+    state = eqx.tree_at(lambda s: (s.policy, s.statistics), state, learned, is_leaf=lambda part: part is None)
+    return state if start.critic is None else eqx.tree_at(lambda s: s.critic, state, start.critic)
 
 
 def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -> policies.Policy:

@@ -39,6 +39,7 @@ act = on_policy.act
 memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
+start_from = on_policy.start_from
 State = epoch.State
 
 

@@ -4,6 +4,7 @@ The algorithm's actions are of order one, and it does not know what they mean; w
 own. The environment's side maps the actions while training, so that all that happens here is in the learned policy.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -85,6 +86,8 @@ class Scaled:
         self.samples_its_policy = getattr(inner, "samples_its_policy", True)
         own = getattr(inner, "adjustment", None)
         self.adjustment = None if own is None else _adjustment(own)
+        begin = getattr(inner, "start_from", None)
+        self.start_from = None if begin is None else _start_from(begin)
 
     def init(self, config: OwnConfig, problem: Problem, key: PRNGKeyArray) -> State:
         """The inner algorithm's start."""
@@ -120,6 +123,11 @@ class Scaled:
     def learned_policy(self, state: State) -> RawPolicy:
         """What has been learned, with the environment's own actions."""
         return RawPolicy(network=self._inner.learned_policy(state.inner), meaning=state.meaning)
+
+
+def _start_from(own: Callable[[PyTree, PyTree], PyTree]) -> Callable[[State, PyTree], State]:
+    """The inner algorithm's start with learned networks."""
+    return lambda state, start: State(inner=own(state.inner, start), meaning=state.meaning)
 
 
 def _adjustment(own: Adjustment) -> Adjustment:

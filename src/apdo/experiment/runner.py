@@ -26,7 +26,7 @@ from apdo.algorithms import checks, scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import checkpoint, chosen, compilation, memory, records, remarks, standing, summary
+from apdo.experiment import checkpoint, chosen, compilation, memory, records, remarks, standing, summary, warm_start
 from apdo.experiment.callbacks import Callback, Epoch
 from apdo.experiment.difference import differences
 from apdo.experiment.progress import Progress
@@ -137,8 +137,11 @@ def begin(experiment: Experiment, folder: Path) -> Opened:
         checks.try_out(experiment.algorithm, plain, training.config, training.problem, steps, environments)
     seeds = _seeds(experiment)
     memory.check(training, seeds)
-    record = records.Records(folder, describe(experiment, training, seeds))
-    return Opened(experiment, training, seeds, record, Standing(None, [], 0, discarded=False))
+    warm = warm_start.of(experiment, training, seeds)
+    description = describe(experiment, training, seeds) | ({} if warm is None else {warm_start.RECORD: warm.about})
+    record = records.Records(folder, description)
+    state = None if warm is None else warm.state
+    return Opened(experiment, training, seeds, record, Standing(state, [], 0, discarded=False))
 
 
 def resume(
@@ -185,6 +188,9 @@ def reopen(
                 say(f"{changed}: the run goes on, but its bits may differ from those of a run without interruption.")
         memory.check(training, seeds)
         stands = standing.find(folder, description, training, say)
+        if stands.state is None:
+            warm = warm_start.of(experiment, training, seeds, description.get(warm_start.RECORD))
+            stands = dataclasses.replace(stands, state=None if warm is None else warm.state)
         if description.get("status") == "finished" and stands.epoch == experiment.settings.epochs:
             if not stands.discarded:
                 say(f"{folder} is finished already, and whole.")
@@ -436,6 +442,11 @@ class Runner:
         said = [one for one in runs.read_remarks(self.record.folder) if one["epoch"] <= self.stands.epoch]
         self.record.keep_remarks(said)
         self.book = remarks.Book(said, self.record.remark, progress.message)
+        if self.stands.state is not None and self.stands.epoch == 0:
+            # A start from what was learned before is kept: going on must not need the earlier run again.
+            self.save(self.stands.state, 0)
+            if source := self.experiment.settings.start_from:
+                progress.message(f"starting from {warm_start.words(source)}")
         if self.stands.state is not None:
             self.best = chosen.found(self.training, self.seeds, self.stands.state)
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from apdo import algorithms, envs, options, own
@@ -66,6 +67,12 @@ class Settings:
         choices=one_of("none", budget.SAUTE, budget.EARLY),
     )
     unsafe_reward: float = option(-1.0, "with --wrap: the reward of a step whose budget is used up", OURS)
+    start_from: str = option(
+        "",
+        "the folder of an earlier run: training starts from its best policy instead of a fresh one, with what "
+        "normalises its observations and, where they fit, its value functions",
+        OURS,
+    )
     keep: int = option(3, "checkpoints kept, the newest ones", OURS, within=(1, 10**9))
 
 
@@ -234,10 +241,21 @@ def specify(
     layers.append(changes)
     horizon = reduce(_lay_over, layers, parts)["environment_config"].horizon
     parts = reduce(_lay_over, [_suited(algorithm, horizon), *layers], parts)
-    parts["settings"] = sized(parts["settings"], parts["environment_config"], algorithms.find(algorithm))
+    settings = dataclasses.replace(parts["settings"], start_from=_placed(parts["settings"].start_from))
+    parts["settings"] = sized(settings, parts["environment_config"], algorithms.find(algorithm))
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
     experiment.check()
     return experiment
+
+
+def _placed(folder: str) -> str:
+    """The whole path of a folder, so that it is found from anywhere; a Python object's name as it is."""
+    if not folder or folder.startswith(own.OBJECT):
+        return folder
+    try:
+        return str(Path(folder).expanduser().resolve())
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{folder!r} cannot be a run folder: {error}.") from None
 
 
 EPISODES, FEWEST, MOST = 10, 5_000, 20_000

@@ -67,6 +67,7 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
         plan = one.experiment.settings
         alone = hosted.is_hosted(one.training) or getattr(one.training.algorithm, "adjustment", None) is not None
         what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.stands.epoch
+        what = *what, one.stands.state is None  # a fresh start, or one from what was learned before
         alike.setdefault(("alone", i) if alone else what, []).append(one)
     found = []
     for members in alike.values():
