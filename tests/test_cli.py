@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import apdo
-from apdo import cli, options
-from apdo.algorithms import apdo as apdo_algorithm
+from apdo import options
+from apdo.cli import train
+from apdo.experiment import settings
 from apdo.off_policy import ddpg
 from command_line import call
 
@@ -109,8 +110,8 @@ def test_bad_input_gets_one_sentence_and_exit_status_2(capsys, arguments, said):
     assert "Traceback" not in err
 
 
-def test_help_names_every_option_with_its_default_and_source(capsys):
-    _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help")
+def test_help_all_names_every_option_with_its_default_and_source(capsys):
+    _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help-all")
     for expected in (
         "--k-adj",
         "--off-policy.learner.dual-rate",
@@ -123,11 +124,11 @@ def test_help_names_every_option_with_its_default_and_source(capsys):
         assert expected in out, expected
 
 
-def test_help_shows_the_defaults_that_are_in_force_and_who_chose_them(capsys):
+def test_help_all_shows_the_defaults_that_are_in_force_and_who_chose_them(capsys):
     """Those of the whole configuration, not of its parts: APDO's learner is not the appendix's."""
-    _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help")
+    _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help-all")
     lines = re.sub(r"\n {6,}", " ", out).splitlines()
-    config = apdo_algorithm.Config()
+    config = settings.specify("apdo", "point-gather").algorithm_config
     for name, value in options.flatten(config).items():
         text = ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
         own = [line for line in lines if line.startswith(f"    --{name.replace('_', '-')} ")]
@@ -150,12 +151,12 @@ def test_help_shows_the_defaults_that_are_in_force_and_who_chose_them(capsys):
         (["--explore", "False"], False),
         (["--no-explore"], False),
         (["--explore", "no"], False),
-        ([], False),
+        ([], None),
     ],
 )
 def test_what_is_so_or_not_may_be_said_with_a_word_after_it(words, explores):
-    assert bool(cli._pairs([*words, "--seeds", "2"], flags={"explore"}).get("explore")) is explores
-    assert cli._pairs([*words, "--seeds", "2"], flags={"explore"})["seeds"] == "2"
+    given = train.COMMAND.read(["apdo", "two-state", *words, "--seeds", "2"])
+    assert given.changes == {"seeds": "2"} | ({} if explores is None else {"explore": explores})
 
 
 def test_list_names_algorithms_environments_and_presets(capsys):

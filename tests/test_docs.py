@@ -125,7 +125,7 @@ def test_every_option_that_a_guide_names_is_one(page, capsys):
     checked = 0
     for command, *rest in commands(page):
         names = rest[:2] if command == "train" and ":" not in rest[1] else rest[:1] if command == "train" else []
-        status, text, _ = call(capsys, command, *names, "--help")
+        status, text, _ = call(capsys, command, *names, "--help-all")
         assert status == 0
         for option in (word for word in rest if word.startswith("--") and command != "sweep"):
             assert re.search(rf"{option}\b", text), f"{page}: apdo {command} has no {option}"

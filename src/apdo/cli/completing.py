@@ -1,0 +1,47 @@
+"""What a shell may offer at a place of the command line."""
+
+from collections.abc import Iterable, Mapping
+
+import click
+from click.shell_completion import CompletionItem
+
+from apdo.algorithms import ALGORITHMS
+from apdo.cli.declaring import Offer
+from apdo.envs import ENVIRONMENTS
+
+
+def named(words: Iterable[str] | Mapping[str, str], files: bool = False) -> Offer:
+    """Some words, perhaps each with what it means; with `files`, a file too where no word fits."""
+    meanings = words if isinstance(words, Mapping) else dict.fromkeys(words, "")
+
+    def offer(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+        found = [CompletionItem(word, help=told or None) for word, told in meanings.items() if word.startswith(begun)]
+        return found or ([CompletionItem(begun, type="file")] if files else [])
+
+    return offer
+
+
+def files(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Files and folders."""
+    return [CompletionItem(begun, type="file")]
+
+
+def folders(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Folders."""
+    return [CompletionItem(begun, type="dir")]
+
+
+def presets(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The presets that have something for the algorithm that is named, or all of them."""
+    # Imported here since the table of presets brings nothing that another command needs.
+    from apdo.experiment.presets import PRESETS
+
+    algorithm = str(_ctx.params.get("algorithm"))
+    fitting = {name: one.what for name, one in PRESETS.items() if one.options(algorithm) or algorithm not in ALGORITHMS}
+    return named(fitting)(_ctx, _param, begun)
+
+
+algorithms = named({name: one.what for name, one in ALGORITHMS.items()}, files=True)
+"""The algorithms, or a file of one's own."""
+environments = named({name: what for name, (_, _, what) in ENVIRONMENTS.items()}, files=True)
+"""The environments, or a file of one's own."""

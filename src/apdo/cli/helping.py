@@ -1,0 +1,94 @@
+"""The screens of --help, made from the commands themselves."""
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from apdo.cli.declaring import Command, Option
+
+LINES = 40
+"""What a screen of --help has at most."""
+_NARROWEST, _WIDEST = 60, 118
+_NAMES = 40
+"""Letters of the longest name that stands in a column."""
+_MORE = "apdo COMMAND --help says what a command takes, with its defaults; --help-all shows every option."
+_SHELLS = 'TAB completes commands, names and options: eval "$(apdo completion bash)" (or zsh, fish)'
+
+
+def width() -> int:
+    """Columns of the terminal that is written to, within reason."""
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, LINES)).columns))
+
+
+def overview(commands: Sequence[Command]) -> str:
+    """What apdo is, and its commands."""
+    usages = [(f"apdo {one.usage}" + " [options]" * bool(one.options), one.what) for one in commands]
+    usages.append(("apdo --version", "the version of the library"))
+    column = max(len(usage) for usage, _ in usages) + 3
+    lines = [f"  {usage:<{column}}{what}" for usage, what in usages]
+    first, last = "apdo: constrained reinforcement learning in JAX", "apdo train apdo point-gather --seeds 8 --k-adj 5"
+    told = [*paragraph(_MORE), *paragraph(_SHELLS)]
+    return "\n".join([first, "", *lines, "", *told, "", f"  for instance: {last}", ""])
+
+
+def screen(command: Command, everything: bool) -> str:
+    """What a command takes: its usage, what it does, its options."""
+    hidden = [one for one in command.options if one.advanced and not everything]
+    shown = [one for one in command.options if one not in hidden]
+    parts = [head(command), *(paragraph(text) for text in command.about.split("\n\n"))]
+    if shown:
+        parts.append(described(shown))
+    if hidden:
+        parts.append(paragraph(f"--help-all also shows: {', '.join(one.spelling for one in hidden)}."))
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def head(command: Command) -> list[str]:
+    """The usage, one line for each way to call the command."""
+    return [f"apdo {one}{' [options]' * bool(command.options)}" for one in command.usage.split("\n")]
+
+
+def described(options: Sequence[Option]) -> list[str]:
+    """Options of a command's own with their help."""
+    lines = []
+    for one in options:
+        name = f"{one.spelling} {one.metavar or ''}".rstrip()
+        told = textwrap.wrap(one.help or "", width() - 27, break_on_hyphens=False)
+        if len(name) > 24:
+            lines.append(f"  {name}")
+        else:
+            lines.append(f"  {name:<25}{told.pop(0)}")
+        lines += [" " * 27 + line for line in told]
+    return lines
+
+
+def one_liners(options: Sequence[Option]) -> list[str]:
+    """Options of a command's own, a line each."""
+    named = [(f"{one.spelling} {one.metavar or ''}".rstrip(), one.help or "") for one in options]
+    return [f"  {name:<25}{textwrap.shorten(told, width() - 27, placeholder='…')}" for name, told in named]
+
+
+def table(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Names with what is to be known of them, over as many lines as it takes."""
+    column = min(_NAMES, max((len(name) for name, _ in rows), default=0)) + 2
+    lines = []
+    for name, text in rows:
+        told = textwrap.wrap(text, width() - column - 4, break_on_hyphens=False) or [""]
+        if len(name) < column:
+            lines.append(f"    {name:<{column}}{told.pop(0)}")
+        else:
+            lines.append(f"    {name}")
+        lines += [" " * (column + 4) + line for line in told]
+    return lines
+
+
+def paragraph(text: str) -> list[str]:
+    """Text over as many lines as it takes."""
+    return textwrap.wrap(text, width(), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+
+
+def one_line(name: str, column: int, told: str, after: str) -> str:
+    """A row that keeps to its line: what is told of the name is cut off where there is no room."""
+    begun = f"{name:<{column}}" if len(name) < column or not column else f"{name}  "
+    room = width() - 4 - len(begun) - len(after) - 1
+    return f"    {begun}{textwrap.shorten(told, max(room, 12), placeholder='…')} {after}"
