@@ -17,9 +17,9 @@ import numpy as np
 
 from apdo import exact
 from apdo.core import dual
-from apdo.envs.tabular import Garnet, TwoState
 from apdo.exact.chain import Chain
 from apdo.finite import FiniteCMDP
+from apdo.tasks.tabular import Garnet, TwoState
 from benchmarks import provenance
 
 RESULTS = Path("results/multiplier-rules")

@@ -21,11 +21,11 @@ import scipy.optimize
 
 import apdo
 from apdo import exact, rollout
-from apdo.envs import controllers
-from apdo.envs import wind_turbine as wt
-from apdo.envs.queueing import QueueingNetwork
-from apdo.envs.wind_turbine import WindTurbine
 from apdo.report import plot
+from apdo.tasks import controllers
+from apdo.tasks import wind_turbine as wt
+from apdo.tasks.queueing import QueueingNetwork
+from apdo.tasks.wind_turbine import WindTurbine
 from benchmarks import provenance
 
 RESULTS, RUNS = Path("results/real-problems"), Path("runs/real-problems")

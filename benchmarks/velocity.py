@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from apdo import hosted, loop
-from apdo.envs import host, velocity
+from apdo.envs import host
 from apdo.experiment import runner, settings
+from apdo.tasks import velocity
 from benchmarks import provenance
 
 mujoco = importlib.import_module("mujoco")

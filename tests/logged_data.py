@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from apdo.envs.tabular import TwoState
+from apdo.tasks.tabular import TwoState
 
 
 def random_log(seed=0, *, episodes=5, length=4, costs=2, choices=0) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from apdo.envs.environment import Outcome
-from apdo.envs.point_gather import PointGather
-from apdo.envs.tabular import Gridworld
 from apdo.rollout import collect, watch
+from apdo.tasks.point_gather import PointGather
+from apdo.tasks.tabular import Gridworld
 
 STEPS, ENVIRONMENTS, HORIZON, LAST, STARTS = 200, 3, 5, 9, 8
 

@@ -1,6 +1,7 @@
 """Sampling: the only vmap over environments, the only automatic reset, the only time limit."""
 
 from collections.abc import Callable
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -40,61 +41,67 @@ def collect(
     seeds then reset together, and each uses what it needs.
     """
 
-    def begin(key: PRNGKeyArray) -> _Running:
-        state = environment.reset(key)
-        return _Running(
-            state=state,
-            observation=environment.observe(state),
-            memory=memory,
-            step=jnp.asarray(0),
-            over=jnp.asarray(False),
-        )
-
-    def advance(running: _Running, act_key: PRNGKeyArray, step_key: PRNGKeyArray) -> tuple[_Running, Transition]:
-        action, memory = act(running.memory, running.observation, act_key)
-        outcome = environment.step(running.state, action, step_key)
-        at_horizon = running.step + 1 >= environment.horizon
-        if environment.horizon_terminates:
-            terminated, truncated = outcome.terminated | at_horizon, jnp.asarray(False)
-        else:
-            terminated, truncated = outcome.terminated, at_horizon & ~outcome.terminated
-        transition = Transition(
-            observation=running.observation,
-            action=action,
-            reward=outcome.reward,
-            cost=outcome.cost,
-            next_observation=outcome.observation,
-            terminated=terminated,
-            truncated=truncated,
-            step=running.step,
-        )
-        onward = _Running(
-            state=outcome.state,
-            observation=outcome.observation,
-            memory=memory,
-            step=running.step + 1,
-            over=terminated | truncated,
-        )
-        return onward, transition
-
     def tick(running: _Running, key: PRNGKeyArray) -> tuple[_Running, Transition]:
         reset_keys, act_keys, step_keys = jax.random.split(key, (3, environments))
 
         def restart(running: _Running) -> _Running:
-            fresh = jax.vmap(begin)(reset_keys)
+            fresh = jax.vmap(partial(_begin, environment, memory))(reset_keys)
             return jax.tree.map(lambda new, old: jnp.where(_like(running.over, old), new, old), fresh, running)
 
         needed = jnp.any(running.over)
         if seeds_axis is not None:
             needed = jax.lax.pmax(needed.astype(jnp.int32), seeds_axis) > 0
         running = jax.lax.cond(needed, restart, lambda same: same, running)
-        return jax.vmap(advance)(running, act_keys, step_keys)
+        return jax.vmap(partial(_advance, environment, act))(running, act_keys, step_keys)
 
     # Nothing runs yet: every environment counts as over, and the first step resets it.
-    one = jax.eval_shape(begin, key)
+    one = jax.eval_shape(partial(_begin, environment, memory), key)
     idle = jax.tree.map(lambda leaf: jnp.zeros((environments, *leaf.shape), leaf.dtype), one)
     idle = eqx.tree_at(lambda running: running.over, idle, jnp.ones(environments, dtype=bool))
     return jax.lax.scan(tick, idle, jax.random.split(key, steps))[1]
+
+
+def _begin(environment: Environment, memory: PyTree, key: PRNGKeyArray) -> _Running:
+    """The start of an episode."""
+    state = environment.reset(key)
+    return _Running(
+        state=state,
+        observation=environment.observe(state),
+        memory=memory,
+        step=jnp.asarray(0),
+        over=jnp.asarray(False),
+    )
+
+
+def _advance(
+    environment: Environment, act: Act, running: _Running, act_key: PRNGKeyArray, step_key: PRNGKeyArray
+) -> tuple[_Running, Transition]:
+    """One step of one environment; the horizon ends its episode."""
+    action, memory = act(running.memory, running.observation, act_key)
+    outcome = environment.step(running.state, action, step_key)
+    at_horizon = running.step + 1 >= environment.horizon
+    if environment.horizon_terminates:
+        terminated, truncated = outcome.terminated | at_horizon, jnp.asarray(False)
+    else:
+        terminated, truncated = outcome.terminated, at_horizon & ~outcome.terminated
+    transition = Transition(
+        observation=running.observation,
+        action=action,
+        reward=outcome.reward,
+        cost=outcome.cost,
+        next_observation=outcome.observation,
+        terminated=terminated,
+        truncated=truncated,
+        step=running.step,
+    )
+    onward = _Running(
+        state=outcome.state,
+        observation=outcome.observation,
+        memory=memory,
+        step=running.step + 1,
+        over=terminated | truncated,
+    )
+    return onward, transition
 
 
 def _like(flag: Array, leaf: Array) -> Array:

@@ -10,9 +10,9 @@ from apdo import exact, rollout
 from apdo.algorithms import pd_ddpg
 from apdo.core import dual, replay
 from apdo.core.data import flatten
-from apdo.envs.tabular import TwoState
 from apdo.off_policy import ddpg
 from apdo.off_policy.units import empty_buffer
+from apdo.tasks.tabular import TwoState
 from problems import problem_of
 
 TASK = TwoState()

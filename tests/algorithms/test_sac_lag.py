@@ -12,7 +12,7 @@ import apdo as library
 from apdo import loop
 from apdo.algorithms import sac_lag
 from apdo.core import dual
-from apdo.envs.tabular import TwoState
+from apdo.tasks.tabular import TwoState
 from problems import Reach, run, training_of
 
 LEARNER = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)

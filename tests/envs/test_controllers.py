@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from apdo import exact
-from apdo.envs import controllers
-from apdo.envs import wind_turbine as wt
-from apdo.envs.controllers import MaxWeight
-from apdo.envs.queueing import QueueingNetwork
-from apdo.envs.wind_turbine import WindTurbine
 from apdo.experiment import settings
+from apdo.tasks import controllers
+from apdo.tasks import wind_turbine as wt
+from apdo.tasks.controllers import MaxWeight
+from apdo.tasks.queueing import QueueingNetwork
+from apdo.tasks.wind_turbine import WindTurbine
 
 
 def test_torque_goes_with_the_speed_squared_and_then_up_to_rated():

@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from apdo.envs import drawing
-from apdo.envs.navigation import Navigation
-from apdo.envs.point_gather import PointGather
-from apdo.envs.queueing import QueueingNetwork
-from apdo.envs.safety_point import PointCircle1, PointCircle2, PointGoal1
-from apdo.envs.tabular import Gridworld
-from apdo.envs.wind_turbine import WindTurbine
 from apdo.errors import InvalidInput
+from apdo.tasks import drawing
+from apdo.tasks.navigation import Navigation
+from apdo.tasks.point_gather import PointGather
+from apdo.tasks.queueing import QueueingNetwork
+from apdo.tasks.safety_point import PointCircle1, PointCircle2, PointGoal1
+from apdo.tasks.tabular import Gridworld
+from apdo.tasks.wind_turbine import WindTurbine
 from problems import Reach
 
 SHAPE = (drawing.HEIGHT + drawing.CAPTION, drawing.WIDTH, 3)

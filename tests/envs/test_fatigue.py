@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.envs import fatigue
+from apdo.tasks import fatigue
 
 
 def rainflow(series):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from apdo import envs
-from apdo.envs import drawing
-from apdo.envs.tabular import Gridworld
 from apdo.errors import InvalidInput
+from apdo.tasks import drawing
+from apdo.tasks.tabular import Gridworld
 
 gymnasium = pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
 

@@ -9,10 +9,10 @@ import pytest
 
 import apdo.envs
 from apdo import rollout
-from apdo.envs import drawing
-from apdo.envs import navigation as nav
-from apdo.envs.navigation import Navigation
 from apdo.experiment import settings
+from apdo.tasks import drawing
+from apdo.tasks import navigation as nav
+from apdo.tasks.navigation import Navigation
 
 TASK = Navigation()
 KEY = jax.random.key(0)

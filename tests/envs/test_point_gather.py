@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from apdo.envs import point_gather
-from apdo.envs.point_gather import APPLES, CENTRE_AHEAD, OBJECTS, PointGather
+from apdo.tasks import point_gather
+from apdo.tasks.point_gather import APPLES, CENTRE_AHEAD, OBJECTS, PointGather
 
 SLICE = Path(__file__).parents[1] / "data" / "point_gather_episodes.json.gz"
 ALL = Path(__file__).parents[2].parent / "shared" / "reference" / "point_gather_episodes.json.gz"

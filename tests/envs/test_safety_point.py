@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from apdo.envs import safety_point as sp
+from apdo.tasks import safety_point as sp
 
 TASKS = (sp.PointGoal0, sp.PointGoal1, sp.PointCircle0, sp.PointCircle1, sp.PointCircle2)
 EACH = 20

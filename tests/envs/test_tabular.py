@@ -9,9 +9,9 @@ import pytest
 
 from apdo import envs, exact, rollout
 from apdo.core.advantage import episode_totals
-from apdo.envs.queueing import QueueingNetwork
-from apdo.envs.tabular import Garnet, Gridworld, TwoState, tables
 from apdo.errors import InvalidInput
+from apdo.tasks.queueing import QueueingNetwork
+from apdo.tasks.tabular import Garnet, Gridworld, TwoState, tables
 
 SMALL = [
     TwoState(),

@@ -8,9 +8,10 @@ import pytest
 
 import apdo
 from apdo import envs
-from apdo.envs import host, mujoco_threads, simulations, velocity
+from apdo.envs import host, mujoco_threads, simulations
 from apdo.errors import InvalidInput
 from apdo.experiment import settings
+from apdo.tasks import velocity
 from velocity_steps import SEED, recorded
 
 for package in ("gymnasium", "mujoco", "imageio"):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from apdo import rollout
-from apdo.envs import controllers
-from apdo.envs import wind_turbine as wt
-from apdo.envs.wind_turbine import WindTurbine
 from apdo.errors import InvalidInput
+from apdo.tasks import controllers
+from apdo.tasks import wind_turbine as wt
+from apdo.tasks.wind_turbine import WindTurbine
 from envs.test_fatigue import counted_damage
 
 CALM = WindTurbine(turbulence=0.0)

@@ -11,11 +11,11 @@ from PIL import Image, ImageSequence
 
 from apdo.core import networks
 from apdo.core.deterministic import Policy as Network
-from apdo.envs import drawing
-from apdo.envs.point_gather import PointGather
 from apdo.errors import InvalidInput, StorageFailure
 from apdo.experiment import film, runner, settings
 from apdo.policy import Policy
+from apdo.tasks import drawing
+from apdo.tasks.point_gather import PointGather
 from problems import Reach
 
 

@@ -8,7 +8,7 @@ from benchmarks import dual_estimation, ground_truth
 
 import apdo
 from apdo.datasets import Dataset
-from apdo.envs.tabular import TwoState
+from apdo.tasks.tabular import TwoState
 from logged_data import two_state_log
 
 BAR = 0.10

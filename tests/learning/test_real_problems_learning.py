@@ -6,9 +6,9 @@ import pytest
 
 import apdo
 from apdo import rollout
-from apdo.envs import controllers
-from apdo.envs.wind_turbine import WindTurbine
 from apdo.experiment import evaluation
+from apdo.tasks import controllers
+from apdo.tasks.wind_turbine import WindTurbine
 
 pytestmark = pytest.mark.slow
 

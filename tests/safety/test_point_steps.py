@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from apdo.envs import safety
-from apdo.envs import safety_point as sp
+from apdo.tasks import safety_point as sp
 
 if not safety.installed(safety.SAFETY_GYMNASIUM):
     pytest.skip("Safety-Gymnasium is not installed; make test-safety-gymnasium runs these", allow_module_level=True)

@@ -79,7 +79,7 @@ def find(name: str) -> type[Any]:
     if is_gymnasium_id(name):
         return _gymnasium_tasks().of_id(name)
     module, kind, _ = ENVIRONMENTS[name]
-    return getattr(importlib.import_module(f"apdo.envs.{module}"), kind)
+    return getattr(importlib.import_module(f"apdo.tasks.{module}"), kind)
 
 
 def of_object(environment: object, costs: object = None) -> tuple[str, type[Any], dict[str, Any]]:

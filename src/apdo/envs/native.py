@@ -6,6 +6,7 @@ terminates as the task says. Importing this module registers the ids:
     gymnasium.make("apdo.envs.native:apdo/PointGather-v0")      imports it by itself
 """
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -107,8 +108,8 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
         """The state as a picture, [height, width, 3]; None without a render mode."""
         if self.render_mode is None or self._state is None:
             return None
-        from apdo.envs import drawing
-
+        # By name, as the tasks themselves: they build on this package, not it on them.
+        drawing = importlib.import_module("apdo.tasks.drawing")
         return drawing.draw(self.task, self._state, self._caption())
 
     def _caption(self) -> list[str]:

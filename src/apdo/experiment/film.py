@@ -13,11 +13,11 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from apdo import files, loop, rollout
 from apdo.core.data import Transition
-from apdo.envs import drawing
 from apdo.envs.environment import Environment
 from apdo.errors import InvalidInput, StorageFailure
 from apdo.experiment.evaluation import EVALUATION_STREAM
 from apdo.policy import Policy
+from apdo.tasks import drawing
 
 MOST_FRAMES = 160
 MOST_EPISODES = 6

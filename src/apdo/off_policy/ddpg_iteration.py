@@ -72,44 +72,11 @@ def iterate(
     The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this
     iteration. Rates are multiplied by `rate`; targets follow by `follow`, or as configured.
     """
-    batch = draws.batch
-    target = targets(problem, state.target, draws)
-    s, step = batch.observation, batch.step
-
-    def with_critics(critics: networks.MLP) -> Networks:
-        return eqx.tree_at(lambda n: n.critics.stack, state.learned, critics)
-
-    def critic_loss(critics: networks.MLP) -> Float[Array, ""]:
-        error = target - with_critics(critics).q(s, batch.action, step)
-        return jnp.sum(jnp.mean(jnp.square(error), axis=-1))
-
-    gradient = jax.grad(critic_loss)(state.learned.critics.stack)
-    critics, critic_optimiser = descent.step(
-        optax.adam(rate * config.critic_rate), state.learned.critics.stack, gradient, state.critic_optimiser
-    )
-
-    judged = with_critics(critics)
-    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
-
-    def actor_loss(actor: networks.MLP) -> tuple[Float[Array, ""], Float[Array, " M"]]:
-        candidate = eqx.tree_at(lambda n: n.actor, judged, actor)
-        action = candidate.mu(s)
-        q = jnp.mean(candidate.q(s, draws.around(action, _ACTOR), step), axis=-1)
-        loss = -jnp.vdot(weight, q)
-        if config.cloning:
-            distance = cloning.distance(action, batch.action, discrete=problem.discrete_actions)
-            loss = loss / (1.0 + jnp.sum(state.multiplier.value)) + state.cloning * distance
-        return loss, q[1:]
-
-    gradient, cost = jax.grad(actor_loss, has_aux=True)(state.learned.actor)
-    actor, actor_optimiser = descent.step(
-        optax.adam(rate * config.actor_rate), state.learned.actor, gradient, state.actor_optimiser
-    )
+    judged, critic_optimiser = _fit_critics(config, state, draws.batch, targets(problem, state.target, draws), rate)
+    learned, actor_optimiser, cost = _improve_actor(config, problem, state, judged, draws, rate)
     if draws.starts is not None:
         action = draws.around(judged.mu(draws.starts), _DUAL)
-        cost = jnp.mean(judged.q(draws.starts, action, jnp.zeros_like(step))[1:], axis=-1)
-
-    learned = eqx.tree_at(lambda n: n.actor, judged, actor)
+        cost = jnp.mean(judged.q(draws.starts, action, jnp.zeros_like(draws.batch.step))[1:], axis=-1)
     after = LearnerState(
         learned=learned,
         target=jax.tree.map(
@@ -124,6 +91,52 @@ def iterate(
         key=state.key,
     )
     return after, cost
+
+
+def _fit_critics(
+    config: Learner, state: LearnerState, batch: Transition, target: Float[Array, "K B"], rate: float | Float[Array, ""]
+) -> tuple[Networks, optax.OptState]:
+    """The networks with the critics a step nearer to their targets."""
+
+    def with_critics(critics: networks.MLP) -> Networks:
+        return eqx.tree_at(lambda n: n.critics.stack, state.learned, critics)
+
+    def loss(critics: networks.MLP) -> Float[Array, ""]:
+        error = target - with_critics(critics).q(batch.observation, batch.action, batch.step)
+        return jnp.sum(jnp.mean(jnp.square(error), axis=-1))
+
+    before = state.learned.critics.stack
+    gradient = jax.grad(loss)(before)
+    critics, optimiser = descent.step(optax.adam(rate * config.critic_rate), before, gradient, state.critic_optimiser)
+    return with_critics(critics), optimiser
+
+
+def _improve_actor(
+    config: Learner,
+    problem: Problem,
+    state: LearnerState,
+    judged: Networks,
+    draws: Draws,
+    rate: float | Float[Array, ""],
+) -> tuple[Networks, optax.OptState, Float[Array, " M"]]:
+    """The networks with the actor a step up Q - Σ λ_i Q_i, near the data's actions; and its cost before that."""
+    batch, weight = draws.batch, jnp.concatenate([jnp.ones(1), -state.multiplier.value])
+
+    def loss(actor: networks.MLP) -> tuple[Float[Array, ""], Float[Array, " M"]]:
+        candidate = eqx.tree_at(lambda n: n.actor, judged, actor)
+        action = candidate.mu(batch.observation)
+        q = jnp.mean(candidate.q(batch.observation, draws.around(action, _ACTOR), batch.step), axis=-1)
+        value = -jnp.vdot(weight, q)
+        if config.cloning:
+            distance = cloning.distance(action, batch.action, discrete=problem.discrete_actions)
+            value = value / (1.0 + jnp.sum(state.multiplier.value)) + state.cloning * distance
+        return value, q[1:]
+
+    gradient, cost = jax.grad(loss, has_aux=True)(state.learned.actor)
+    actor, optimiser = descent.step(
+        optax.adam(rate * config.actor_rate), state.learned.actor, gradient, state.actor_optimiser
+    )
+    return eqx.tree_at(lambda n: n.actor, judged, actor), optimiser, cost
 
 
 def targets(problem: Problem, target: Networks, draws: Draws) -> Float[Array, "K B"]:

@@ -134,37 +134,10 @@ def iterate(
     The multipliers see `unseen` cost on top of what the critics say; all costs are in the learner's units.
     The actor's gradient uses the critics just updated, the multipliers and the temperature the actor before its step.
     """
-    batch, learned, m = draws.batch, state.learned, problem.constraints
-    temperature = jnp.exp(state.log_temperature)
-    wanted = targets(config, problem, learned, state.target, temperature, draws)
-
-    def critic_loss(stack: networks.MLP) -> Float[Array, ""]:
-        judges = eqx.tree_at(lambda c: c.stack, learned.critics, stack)
-        return jnp.sum(jnp.mean(jnp.square(wanted - judges.q(batch.observation, batch.action, batch.step)), axis=-1))
-
-    stack, critic_optimiser = descent.step(
-        optax.adam(rate * config.critic_rate),
-        learned.critics.stack,
-        jax.grad(critic_loss)(learned.critics.stack),
-        state.critic_optimiser,
-    )
-    judges = eqx.tree_at(lambda c: c.stack, learned.critics, stack)
-    price = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
-
-    def actor_loss(actor: networks.MLP) -> tuple[Float[Array, ""], Judged]:
-        candidate = eqx.tree_at(lambda n: n.actor, learned, actor)
-        noise = None if draws.noise is None else draws.noise[_ACTOR]
-        found = judge(config, candidate, judges, batch.observation, batch.step, noise, m)
-        gain = jnp.vdot(price, found.values) + temperature * found.entropy
-        loss = -gain / (1.0 + jnp.sum(state.multiplier.value))
-        if config.cloning:
-            loss = loss + state.cloning * cloning.distance(found.action, batch.action, discrete=learned.discrete)
-        return loss, found
-
-    gradient, found = jax.grad(actor_loss, has_aux=True)(learned.actor)
-    actor, actor_optimiser = descent.step(
-        optax.adam(rate * config.actor_rate), learned.actor, gradient, state.actor_optimiser
-    )
+    learned = state.learned
+    wanted = targets(config, problem, learned, state.target, jnp.exp(state.log_temperature), draws)
+    judges, critic_optimiser = _fit_critics(config, state, draws.batch, wanted, rate)
+    actor, actor_optimiser, found = _improve_actor(config, problem, state, judges, draws, rate)
     log_temperature, temperature_optimiser = descent.step(
         optax.adam(rate * config.temperature_rate),
         state.log_temperature,
@@ -174,10 +147,12 @@ def iterate(
     cost, multiplier = found.values[1:], state.multiplier
     if draws.starts is not None:
         noise = None if draws.noise is None else draws.noise[_DUAL]
-        cost = judge(config, learned, judges, draws.starts, jnp.zeros_like(batch.step), noise, m).values[1:]
+        at_start = jnp.zeros_like(draws.batch.step)
+        cost = judge(config, learned, judges, draws.starts, at_start, noise, problem.constraints).values[1:]
         excess = dual.relative_excess(cost + unseen, limit, jnp.zeros_like(limit))
         unit = jnp.maximum(multiplier.integral, 1.0)
         multiplier = dual.update(config.rule, multiplier, excess, rate * config.dual_rate, unit)
+    variance = _variance(learned, draws.batch.observation, found.action)
     after = dataclasses.replace(
         state,
         learned=Networks(critics=judges, actor=actor, bound=learned.bound),
@@ -189,10 +164,56 @@ def iterate(
         actor_optimiser=actor_optimiser,
         temperature_optimiser=temperature_optimiser,
         multiplier=multiplier,
-        variance=state.variance + _MEMORY * (_variance(learned, batch.observation, found.action) - state.variance),
+        variance=state.variance + _MEMORY * (variance - state.variance),
         iteration=state.iteration + 1,
     )
     return after, cost
+
+
+def _fit_critics(
+    config: Learner, state: State, batch: Transition, wanted: Float[Array, "N B"], rate: float | Float[Array, ""]
+) -> tuple[critics.Critics, optax.OptState]:
+    """The critics, a step nearer to their targets."""
+    before = state.learned.critics
+
+    def loss(stack: networks.MLP) -> Float[Array, ""]:
+        judges = eqx.tree_at(lambda c: c.stack, before, stack)
+        return jnp.sum(jnp.mean(jnp.square(wanted - judges.q(batch.observation, batch.action, batch.step)), axis=-1))
+
+    gradient = jax.grad(loss)(before.stack)
+    stack, optimiser = descent.step(
+        optax.adam(rate * config.critic_rate), before.stack, gradient, state.critic_optimiser
+    )
+    return eqx.tree_at(lambda c: c.stack, before, stack), optimiser
+
+
+def _improve_actor(
+    config: Learner,
+    problem: Problem,
+    state: State,
+    judges: critics.Critics,
+    draws: Draws,
+    rate: float | Float[Array, ""],
+) -> tuple[networks.MLP, optax.OptState, Judged]:
+    """The actor, a step up Q - Σ λ_i Q_i and its entropy, near the data's actions; and the one before, judged."""
+    batch, learned, multiplier = draws.batch, state.learned, state.multiplier.value
+    price = jnp.concatenate([jnp.ones(1), -multiplier])
+
+    def loss(actor: networks.MLP) -> tuple[Float[Array, ""], Judged]:
+        candidate = eqx.tree_at(lambda n: n.actor, learned, actor)
+        noise = None if draws.noise is None else draws.noise[_ACTOR]
+        found = judge(config, candidate, judges, batch.observation, batch.step, noise, problem.constraints)
+        gain = jnp.vdot(price, found.values) + jnp.exp(state.log_temperature) * found.entropy
+        value = -gain / (1.0 + jnp.sum(multiplier))
+        if config.cloning:
+            value = value + state.cloning * cloning.distance(found.action, batch.action, discrete=learned.discrete)
+        return value, found
+
+    gradient, found = jax.grad(loss, has_aux=True)(learned.actor)
+    actor, optimiser = descent.step(
+        optax.adam(rate * config.actor_rate), learned.actor, gradient, state.actor_optimiser
+    )
+    return actor, optimiser, found
 
 
 def _variance(learned: Networks, s: Float[Array, "B O"], action: Float[Array, "B A"]) -> Float[Array, " A"]:

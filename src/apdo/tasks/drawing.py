@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from apdo.envs import navigation as nav
-from apdo.envs import point_gather as pg
-from apdo.envs import safety_point as sp
-from apdo.envs import wind_turbine as wt
-from apdo.envs.navigation import Navigation
-from apdo.envs.point_gather import PointGather
-from apdo.envs.queueing import QueueingNetwork
-from apdo.envs.tabular import Garnet, Gridworld, Tabular, TwoState
-from apdo.envs.wind_turbine import WindTurbine
 from apdo.errors import InvalidInput
+from apdo.tasks import navigation as nav
+from apdo.tasks import point_gather as pg
+from apdo.tasks import safety_point as sp
+from apdo.tasks import wind_turbine as wt
+from apdo.tasks.navigation import Navigation
+from apdo.tasks.point_gather import PointGather
+from apdo.tasks.queueing import QueueingNetwork
+from apdo.tasks.tabular import Garnet, Gridworld, Tabular, TwoState
+from apdo.tasks.wind_turbine import WindTurbine
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw

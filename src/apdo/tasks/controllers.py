@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from apdo.envs import wind_turbine as wt
-from apdo.envs.queueing import QueueingNetwork
-from apdo.envs.wind_turbine import WindTurbine
+from apdo.tasks import wind_turbine as wt
+from apdo.tasks.queueing import QueueingNetwork
+from apdo.tasks.wind_turbine import WindTurbine
 
 Controller = Callable[[Array, Array, PRNGKeyArray], tuple[Array, Array]]
 

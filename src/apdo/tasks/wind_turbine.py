@@ -13,7 +13,7 @@ SI units inside; pitch in degrees, as the power curve has it.
 
 A step holds the demand for `control_step` seconds, integrated by Runge and Kutta's fourth-order rule. The reward is the
 electrical energy as a share of what rated power would give. Costs of a step: fatigue damage of tower base and blade
-roots (rainflow, `apdo.envs.fatigue`) per second, and the percentage of the step spent above 1.1 times rated speed.
+roots (rainflow, `apdo.tasks.fatigue`) per second, and the percentage of the step spent above 1.1 times rated speed.
 docs/wind-turbine.md has the sources, and what the model leaves out.
 """
 
@@ -25,10 +25,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from apdo.envs import fatigue
 from apdo.envs.environment import Outcome
 from apdo.errors import InvalidInput
 from apdo.options import OURS, option
+from apdo.tasks import fatigue
 
 REPORT = "NREL/TP-500-38060"
 IEC = "IEC 61400-1"
