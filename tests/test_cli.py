@@ -99,6 +99,10 @@ def test_train_evaluate_and_plot_in_turn(capsys, tmp_path):
         (["plot"], "at least one run folder"),
         (["plot", "nowhere"], "no run folder"),
         (["list", "everything"], "takes no arguments"),
+        (["list", "--everything"], "takes no arguments"),
+        (["train", "pdo", "point-gather", "--"], "options begin with --"),
+        (["train", "apdo", "point-gather", "--off-policy", "3"], "has options of its own"),
+        (["train", "pdo", "point-gather", "--out"], "--out needs a value"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_status_2(capsys, arguments, said):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from apdo import algorithms, envs, options, own
 from apdo.cli import completing, helping
-from apdo.cli.declaring import Option, setting
+from apdo.cli.declaring import Option, part, setting
 from apdo.errors import InvalidInput, unknown
 from apdo.options import Configuration, Row
 
@@ -48,7 +48,8 @@ def settings_of(rows: Sequence[Row]) -> list[Option]:
         offer = completing.named(words) if words else None
         one = setting(row.name, "|".join(row.choices), row.meaning, offer, is_switch, key(row) in REPEATED)
         found.setdefault(row.name, one)
-    return list(found.values())
+    parts = {row.name.rsplit(".", 1)[0] for row in rows if "." in row.name}
+    return [*found.values(), *(part(name) for name in sorted(parts - set(found)))]
 
 
 def of_names(algorithm: str, environment: str) -> list[Option]:
@@ -181,4 +182,4 @@ def nested(rows: Sequence[Row]) -> str:
     counts: dict[str, int] = {}
     for name in {row.name for row in rows if "." in row.name}:
         counts[name.split(".")[0]] = counts.get(name.split(".")[0], 0) + 1
-    return ", ".join(f"--{part}.… ({count})" for part, count in sorted(counts.items()))
+    return ", ".join(f"--{one}.… ({count})" for one, count in sorted(counts.items()))

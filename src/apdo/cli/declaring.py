@@ -62,6 +62,11 @@ def setting(name: str, metavar: str, help: str, offer: Offer | None, is_switch: 
     return Option(f"--{name}", metavar, help, offer, is_switch=is_switch, multiple=repeated, missing="")
 
 
+def part(name: str) -> Option:
+    """A part of a configuration that takes no value, so that the configuration can say so; no shell offers it."""
+    return Option(f"--{name}", "", "", missing="", hidden=True)
+
+
 def place(name: str, offer: Offer, *, several: bool = False) -> click.Argument:
     """Where a word without dashes stands: the first, the second, or all of them."""
     return click.Argument([name], required=False, nargs=-1 if several else 1, shell_complete=offer, type=str)
@@ -141,6 +146,8 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Click's parsing, with what depends on the words, and with each option and its value in one word."""
         ctx.meta[_FURTHER] = self._unlike_own(self.further(list(args), ctx.resilient_parsing))
+        if "--" in args and not ctx.resilient_parsing:
+            raise self.stray("--")
         known = self._known(ctx)
         whole, bare = joined(args, known)
         if bare is not None and not ctx.resilient_parsing and bare.missing:
@@ -205,8 +212,6 @@ def joined(words: Sequence[str], known: Sequence[Option]) -> tuple[list[str], Op
     whole, rest, bare = [], list(words), None
     while rest:
         word = rest.pop(0)
-        if word == "--":
-            return [*whole, word, *rest], bare
         if not word.startswith("--"):
             whole.append(word)
             continue

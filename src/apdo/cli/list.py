@@ -1,7 +1,9 @@
 """`apdo list`: algorithms, environments, presets."""
 
+from collections.abc import Sequence
+
 from apdo.cli import helping
-from apdo.cli.declaring import Command, Given
+from apdo.cli.declaring import Command, Given, Option
 from apdo.cli.train import algorithm_rows
 from apdo.envs import ENVIRONMENTS
 from apdo.errors import InvalidInput
@@ -26,6 +28,10 @@ class Listing(Command):
     def stray(self, word: str) -> InvalidInput:
         """The error for any word at all."""
         return InvalidInput(f"list takes no arguments, and was given {word!r}.")
+
+    def unheard(self, spelling: str, known: Sequence[Option]) -> InvalidInput:  # noqa: ARG002
+        """The same for an option."""
+        return self.stray(spelling)
 
 
 COMMAND = Listing(
