@@ -4,6 +4,9 @@ Both are written from the same named arrays (docs/policies.md has the numpy-only
 
     format                      1
     kind                        gaussian, categorical, deterministic or squashed
+    image                       height, width, channels, if an observation begins with an image, to be divided by 255
+    kernel_0, offset_0, stride_0, ...    its convolutions without padding, [h, w, in, out], a ReLU after each;
+                                what they give, flattened, and the rest of the observation go into the affine layers
     weight_0, bias_0, ...       affine layers, tanh between them
     activation                  relu, if that stands between them instead
     bound                       if the last layer's outputs are kept within ±bound by a tanh
@@ -15,6 +18,7 @@ Both are written from the same named arrays (docs/policies.md has the numpy-only
     choices                     if a choice is not its own index: the environment's action for each, [n, ...]
 """
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +70,7 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
     Those are `mean` and `std` of a Gaussian (before actions are squashed or mapped), or `probabilities` of choices.
     """
     graph, kind = _Graph(arrays), str(arrays["kind"])
-    x = _normalised(graph, "observation")
+    x = _features(graph, _normalised(graph, "observation"))
     x = _network(graph, x, bounded="bound" in arrays and kind != "squashed")
     finish = {"categorical": _chosen, "gaussian": _gaussian, "squashed": _squashed, "deterministic": _mapped}
     finish[kind](graph, x)
@@ -112,7 +116,7 @@ class _Graph:
 
     def model(self, name: str) -> "ModelProto":
         """The graph as a checked model."""
-        helper, size = self.onnx.helper, self.arrays["weight_0"].shape[0]
+        helper, size = self.onnx.helper, observation_size(self.arrays)
         observation = helper.make_tensor_value_info("observation", self.onnx.TensorProto.FLOAT, ["batch", size])
         constants = [self.onnx.numpy_helper.from_array(value, name) for name, value in self._constants.items()]
         graph = helper.make_graph(self._nodes, name, [observation], self._outputs, constants)
@@ -129,6 +133,57 @@ def _normalised(graph: _Graph, x: str) -> str:
     x = graph.node("Sub", [x, "observation_mean"], "centred")
     x = graph.node("Div", [x, "observation_std"], "scaled")
     return graph.node("Clip", [x, low, high], "normalised")
+
+
+def observation_size(arrays: Arrays) -> int:
+    """How many numbers an observation has."""
+    return arrays["weight_0"].shape[0] + _pixels(arrays) - math.prod(_found(arrays))
+
+
+def _pixels(arrays: Arrays) -> int:
+    return math.prod(arrays["image"].tolist()) if "image" in arrays else 0
+
+
+def _found(arrays: Arrays) -> tuple[int, ...]:
+    """The shape of what the convolutions give; (0,) without any."""
+    if "image" not in arrays:
+        return (0,)
+    height, width, channels = arrays["image"].tolist()
+    for i in range(_convolutions(arrays)):
+        (h, w, _, channels), stride = arrays[f"kernel_{i}"].shape, int(arrays[f"stride_{i}"])
+        height, width = (height - h) // stride + 1, (width - w) // stride + 1
+    return height, width, channels
+
+
+def _convolutions(arrays: Arrays) -> int:
+    return sum(name.startswith("kernel_") for name in arrays)
+
+
+def _features(graph: _Graph, x: str) -> str:
+    """What the convolutions find in an image, and the rest of the observation behind it."""
+    if "image" not in graph.arrays:
+        return x
+    pixels, size = _pixels(graph.arrays), observation_size(graph.arrays)
+    edges = [graph.constant(f"pixel_{edge}", np.full(1, edge, np.int64)) for edge in dict.fromkeys((0, pixels, size))]
+    axis = graph.constant("entries", np.ones(1, np.int64))
+    image_shape = np.asarray([-1, *graph.arrays["image"].tolist()], np.int64)
+    found = graph.node("Slice", [x, edges[0], edges[1], axis], "bytes")
+    found = graph.node("Div", [found, graph.constant("byte", np.asarray(255.0, np.float32))], "pixels")
+    found = graph.node("Reshape", [found, graph.constant("image_shape", image_shape)], "rows")
+    found = graph.node("Transpose", [found], "planes", perm=[0, 3, 1, 2])
+    for i in range(_convolutions(graph.arrays)):
+        kernel = np.transpose(graph.arrays[f"kernel_{i}"], (3, 2, 0, 1)).astype(np.float32)
+        stride = int(graph.arrays[f"stride_{i}"])
+        inputs = [found, graph.constant(f"planes_kernel_{i}", kernel), f"offset_{i}"]
+        found = graph.node("Conv", inputs, f"convolved_{i}", strides=[stride, stride])
+        found = graph.node("Relu", [found], f"maps_{i}")
+    found = graph.node("Transpose", [found], "places", perm=[0, 2, 3, 1])
+    flat = graph.constant("flat_shape", np.asarray([-1, math.prod(_found(graph.arrays))], np.int64))
+    found = graph.node("Reshape", [found, flat], "features")
+    if size == pixels:
+        return found
+    rest = graph.node("Slice", [x, edges[1], edges[2], axis], "beside")
+    return graph.node("Concat", [found, rest], "all_features", axis=1)
 
 
 def _network(graph: _Graph, x: str, *, bounded: bool) -> str:

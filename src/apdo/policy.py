@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from apdo import export
-from apdo.core import categorical, deterministic, gaussian, squashed
+from apdo.core import categorical, deterministic, gaussian, networks, squashed
 from apdo.errors import InvalidInput
 
 
@@ -64,6 +64,7 @@ class Policy:
 
     An action is what the environment takes: a vector or, where actions are choices, the number of one, or an array of
     several. `choices` holds the environment's action for each choice, [n, ...]; without it a choice is its index.
+    Where an observation is an image, it may come in its own shape, [H, W, C] or [B, H, W, C].
     `normaliser` is a mean and a standard deviation for each entry of an observation, applied before the network.
 
     Draws depend on the policy's own seed and on how many calls came before: two policies loaded alike act alike.
@@ -78,12 +79,15 @@ class Policy:
         discrete: bool = False,
         choices: np.ndarray | None = None,
         normaliser: tuple[ArrayLike, ArrayLike] | None = None,
+        image: tuple[int, int, int] | None = None,
         about: str = "",
         values: Callable[[Array, Array], Array] | None = None,
     ) -> None:
         self.network: PyTree = network if normaliser is None else _normalised(network, normaliser, observation_size)
         """The module from one raw observation to an action distribution."""
         self.observation_size = observation_size
+        self.image = image
+        """Height, width and channels, where an observation begins with an image."""
         self.discrete = discrete
         """Whether actions are choices."""
         self.choices = choices
@@ -192,7 +196,8 @@ class Policy:
             kind, layers, own = "squashed", network.network, {}
         else:
             raise InvalidInput(f"a policy of kind {type(network).__name__} cannot be exported.")
-        named = {"format": np.asarray(export.FORMAT), "kind": np.asarray(kind)}
+        named = {"format": np.asarray(export.FORMAT), "kind": np.asarray(kind)} | _convolutions(layers)
+        layers = networks.connected(layers)
         for i, (weight, bias) in enumerate(zip(layers.weights, layers.biases, strict=True)):
             named |= {f"weight_{i}": np.asarray(weight), f"bias_{i}": np.asarray(bias)}
         if layers.activation != "tanh":
@@ -206,12 +211,25 @@ class Policy:
     def _batch(self, observation: ArrayLike) -> tuple[np.ndarray, bool]:
         """The observations as a batch, and whether there was only one without a batch."""
         given = np.asarray(observation, dtype=np.float32)
+        if self.image is not None and given.shape[-3:] == self.image and given.ndim in (3, 4):
+            given = given.reshape(*given.shape[:-3], -1)
         if given.ndim not in (1, 2) or given.shape[-1] != self.observation_size:
             raise InvalidInput(
                 f"an observation has {self.observation_size} numbers, and a batch of them two axes; "
                 f"this has shape {given.shape}."
             )
         return np.atleast_2d(given), given.ndim == 1
+
+
+def _convolutions(network: networks.Network) -> dict[str, np.ndarray]:
+    """What stands before the connected layers, under the names that `apdo.export` has for it."""
+    if not isinstance(network, networks.Convolutional):
+        return {}
+    named = {"image": np.asarray(network.image)}
+    for i, (kernel, offset) in enumerate(zip(network.kernels, network.offsets, strict=True)):
+        named |= {f"kernel_{i}": np.asarray(kernel), f"offset_{i}": np.asarray(offset)}
+        named[f"stride_{i}"] = np.asarray(network.strides[i])
+    return named
 
 
 def _normalised(network: PyTree, normaliser: tuple[ArrayLike, ArrayLike], size: int) -> Normalised:

@@ -37,6 +37,9 @@ class Problem:
     normalise: bool = False
     """Whether networks are to see observations normalised by their running mean and variance."""
 
+    image: tuple[int, int, int] | None = None
+    """Height, width and channels, where an observation begins with an image, as bytes in a vector."""
+
     def __post_init__(self) -> None:
         if not self.limits:
             raise InvalidInput("a constrained problem needs at least one limit.")

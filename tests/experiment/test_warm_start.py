@@ -12,6 +12,7 @@ from jax import random
 
 import apdo
 from apdo import algorithms, envs, loop, objective, own, rollout
+from apdo.algorithms import on_policy
 from apdo.core import categorical, deterministic, gaussian, networks
 from apdo.errors import Interrupted, InvalidInput
 from apdo.experiment import checkpoint, chosen, evaluation, runner, settings, together, warm_start
@@ -55,10 +56,16 @@ LINE = own.name_of(Line)
 def earlier(tmp_path_factory):
     """A run of two seeds whose policies have moved: a wide trust region, normalised observations."""
     folder = tmp_path_factory.mktemp("earlier") / "run"
-    # A bound that the mean does not reach lets APDO, which has one, start from it too.
-    given = {"normalise": True, "seeds": 2, "seed": 4, "epochs": 6, "primal__radius": 0.2, "policy__bound": 2.0}
-    # A limit that nothing comes near: the best policy is one that earns more than a fresh one.
-    return apdo.train("pdo", Line, out=folder, **SMALL | given | {"limits": 100.0})
+    given: dict[str, Any] = SMALL | {
+        "normalise": True,
+        "seeds": 2,
+        "seed": 4,
+        "epochs": 6,
+        "primal__radius": 0.2,
+        "policy__bound": 2.0,  # as APDO has it
+        "limits": 100.0,  # that nothing comes near: the best policy is one that earns more than a fresh one
+    }
+    return apdo.train("pdo", Line, out=folder, **given)
 
 
 def specified(algorithm="pdo", environment=LINE, **changes):
@@ -94,8 +101,8 @@ def drawn(training, state, seed):
 
 @pytest.mark.parametrize("algorithm", ON_POLICY)
 def test_every_on_policy_algorithm_acts_like_the_saved_policy(earlier, algorithm):
-    own = {"off_policy__learner__actor_hidden": (8,)} if algorithm == "apdo" else {}
-    training, found = begun(specified(algorithm, start_from=str(earlier.path), seeds=2, **own))
+    more: dict[str, Any] = {"off_policy__learner__actor_hidden": (8,)} if algorithm == "apdo" else {}
+    training, found = begun(specified(algorithm, start_from=str(earlier.path), seeds=2, **more))
     observations = random.normal(random.key(0), (20, 2))
     keys = random.split(random.key(1), 20)
     for i, saved in enumerate(earlier.policies):
@@ -110,7 +117,7 @@ def test_every_on_policy_algorithm_acts_like_the_saved_policy(earlier, algorithm
 
 
 def test_the_first_batch_is_drawn_by_the_saved_policy(earlier, tmp_path):
-    given = SMALL | {"normalise": True, "policy__bound": 2.0, "seeds": 2, "seed": 9, "epochs": 2}
+    given: dict[str, Any] = SMALL | {"normalise": True, "policy__bound": 2.0, "seeds": 2, "seed": 9, "epochs": 2}
     warm = apdo.train("focops", Line, out=tmp_path / "warm", start_from=earlier.path, **given)
     fresh = apdo.train("focops", Line, out=tmp_path / "fresh", **given)
     training, found = begun(specified("focops", seeds=2, seed=9, start_from=str(earlier.path)))
@@ -127,17 +134,17 @@ def test_the_first_batch_is_drawn_by_the_saved_policy(earlier, tmp_path):
 
 
 def test_value_functions_are_the_same_functions_of_raw_observations(earlier):
-    training, found = begun(specified("cpo", start_from=str(earlier.path), seeds=2))
+    _, found = begun(specified("cpo", start_from=str(earlier.path), seeds=2))
     observation, step = random.normal(random.key(2), (10, 2)), jnp.full(10, 2)
     for i, newest in enumerate(earlier.newest):
         state = jax.tree.map(lambda leaf, i=i: leaf[i], found.state.algorithm)
-        ours = training.algorithm.learned_values(state)(observation, step)
+        ours = on_policy.learned_values(state)(observation, step)
         np.testing.assert_allclose(ours[:, 0], newest.value(observation, 2), rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(ours[:, 1:], newest.cost_value(observation, 2), rtol=1e-3, atol=1e-4)
 
 
 def test_seeds_take_the_earlier_ones_in_turn_and_the_run_says_so(earlier, tmp_path):
-    given = SMALL | {"normalise": True, "policy__bound": 2.0, "seeds": 3, "epochs": 1}
+    given: dict[str, Any] = SMALL | {"normalise": True, "policy__bound": 2.0, "seeds": 3, "epochs": 1}
     result = apdo.train("pdo", Line, out=tmp_path / "run", start_from=earlier.path, **given)
     description = runs.read_description(result.path)
     assert description["config"]["settings"]["start_from"] == str(earlier.path.resolve())
@@ -154,7 +161,7 @@ def test_seeds_take_the_earlier_ones_in_turn_and_the_run_says_so(earlier, tmp_pa
 
 def test_a_loaded_policy_serves_every_seed_and_is_not_used_up(earlier, tmp_path):
     policy = apdo.load(earlier.path, seed=5, newest=True)
-    given = SMALL | {"normalise": True, "policy__bound": 2.0, "seeds": 2, "epochs": 1}
+    given: dict[str, Any] = SMALL | {"normalise": True, "policy__bound": 2.0, "seeds": 2, "epochs": 1}
     result = apdo.train("cpo", Line, out=tmp_path / "run", start_from=policy, **given)
     told = runs.read_description(result.path)["started_from"]
     assert told["source"] == "a given policy"
@@ -180,7 +187,7 @@ class Stopping(runner.Stop):
 def test_a_run_goes_on_bit_for_bit_without_the_earlier_run(earlier, tmp_path, monkeypatch, when):
     source = tmp_path / "source"
     shutil.copytree(earlier.path, source)
-    given = SMALL | {"normalise": True, "policy__bound": 2.0}
+    given: dict[str, Any] = SMALL | {"normalise": True, "policy__bound": 2.0}
     whole = apdo.train("pdo", Line, out=tmp_path / "whole", start_from=source, **given)
     with monkeypatch.context() as patched:
         if when == "after an epoch":
@@ -207,14 +214,14 @@ def test_a_run_goes_on_bit_for_bit_without_the_earlier_run(earlier, tmp_path, mo
 def test_without_any_checkpoint_it_begins_again_only_from_the_same_policy(earlier, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(earlier.path, source)
-    given = SMALL | {"normalise": True, "policy__bound": 2.0, "epochs": 2}
+    given: dict[str, Any] = SMALL | {"normalise": True, "policy__bound": 2.0, "epochs": 2}
     whole = apdo.train("pdo", Line, out=tmp_path / "run", start_from=source, **given)
     shutil.rmtree(whole.path / "checkpoints")
     again = apdo.resume(whole.path, quiet=True)
     np.testing.assert_array_equal(again.metrics["return"], whole.metrics["return"])
     shutil.rmtree(whole.path / "checkpoints")
     shutil.rmtree(source)
-    apdo.train("pdo", Line, out=source, **given | {"seed": 77})
+    apdo.train("pdo", Line, out=source, seed=77, **given)
     with pytest.raises(InvalidInput, match="is not what it was"):
         apdo.resume(whole.path, quiet=True)
 

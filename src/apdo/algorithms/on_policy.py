@@ -107,13 +107,14 @@ def start_from(state: S, start: Start) -> S:
 
 def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -> policies.Policy:
     """π_0, of the kind that the problem's actions ask for."""
-    return policies.init(config, key, problem.observation_size, problem.action_size, discrete=problem.discrete_actions)
+    sizes, discrete = (problem.observation_size, problem.action_size), problem.discrete_actions
+    return policies.init(config, key, *sizes, discrete=discrete, image=problem.image)
 
 
 def fresh_critic(config: critics.Config, problem: Problem, key: PRNGKeyArray, signals: int) -> critics.Critic:
     """Value functions that see what the problem's sums depend on."""
     horizon = problem.horizon if objective.sees_time(problem) else None
-    return critics.init(config, key, problem.observation_size, signals, horizon)
+    return critics.init(config, key, problem.observation_size, signals, horizon, problem.image)
 
 
 def fresh_statistics(problem: Problem) -> Statistics | None:

@@ -51,7 +51,7 @@ class Categorical(eqx.Module):
 class Policy(eqx.Module):
     """π_θ: a tanh network for the logits."""
 
-    logits: networks.MLP
+    logits: networks.Network
 
     def __call__(self, observation: Float[Array, " O"]) -> Categorical:
         """The distribution over choices at one observation."""

@@ -36,7 +36,7 @@ class Config:
 class Critic(eqx.Module):
     """K value networks, the units of their outputs, and their optimiser."""
 
-    networks: networks.MLP
+    networks: networks.Network
     mean: Float[Array, " K"]
     scale: Float[Array, " K"]
     """0 until a signal's targets have varied: its value is then the mean."""
@@ -45,9 +45,16 @@ class Critic(eqx.Module):
     """The episode's length, where the networks see the time."""
 
 
-def init(config: Config, key: PRNGKeyArray, observation_size: int, signals: int, horizon: int | None = None) -> Critic:
+def init(
+    config: Config,
+    key: PRNGKeyArray,
+    observation_size: int,
+    signals: int,
+    horizon: int | None = None,
+    image: networks.Image | None = None,
+) -> Critic:
     """Fresh value functions for K signals: 0 everywhere."""
-    values = networks.stack(key, signals, observation_size + (horizon is not None), config.hidden)
+    values = networks.build_stack(key, signals, observation_size + (horizon is not None), config.hidden, image)
     return Critic(
         networks=values,
         mean=jnp.zeros(signals),
@@ -116,13 +123,13 @@ def fit(
     divisor = jnp.where(critic.scale > 0.0, critic.scale, 1.0)
     wanted = (target - critic.mean[None]) / divisor[None]
 
-    def loss(values: networks.MLP, o: Float[Array, "b I"], y: Float[Array, "b K"]) -> tuple[Array, Array]:
+    def loss(values: networks.Network, o: Float[Array, "b I"], y: Float[Array, "b K"]) -> tuple[Array, Array]:
         error = jnp.mean(jnp.square(networks.apply_stack(values, o)[..., 0] - y.T), axis=-1)
         return jnp.sum(error), error
 
     def descend(
-        carry: tuple[networks.MLP, optax.OptState], data: tuple[Array, Array]
-    ) -> tuple[tuple[networks.MLP, optax.OptState], Array]:
+        carry: tuple[networks.Network, optax.OptState], data: tuple[Array, Array]
+    ) -> tuple[tuple[networks.Network, optax.OptState], Array]:
         values, state = carry
         gradient, error = jax.grad(loss, has_aux=True)(values, *data)
         return descent.step(optimiser, values, gradient, state), error
@@ -148,9 +155,8 @@ def _in_units_of(critic: Critic, target: Float[Array, "B K"]) -> Critic:
     divisor = jnp.where(kept, new_scale, 1.0)
     ratio = jnp.where(kept, critic.scale / divisor, 1.0)
     shift = jnp.where(kept, (critic.mean - new_mean) / divisor, 0.0)
-    last = critic.networks
+    last = networks.connected(critic.networks)
     weights = (*last.weights[:-1], last.weights[-1] * ratio[:, None, None])
     biases = (*last.biases[:-1], last.biases[-1] * ratio[:, None] + shift[:, None])
-    return dataclasses.replace(
-        critic, networks=networks.MLP(weights=weights, biases=biases), mean=new_mean, scale=new_scale
-    )
+    moved = networks.with_connected(critic.networks, networks.MLP(weights=weights, biases=biases))
+    return dataclasses.replace(critic, networks=moved, mean=new_mean, scale=new_scale)

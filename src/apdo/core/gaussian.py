@@ -51,7 +51,7 @@ class Gaussian(eqx.Module):
 class Policy(eqx.Module):
     """π_θ: a tanh network for the mean and a free log standard deviation."""
 
-    mean: networks.MLP
+    mean: networks.Network
     log_std: Float[Array, " A"]
     bound: float = eqx.field(static=True, default=0.0)
     """Within which the mean stays; 0: anywhere."""

@@ -34,9 +34,17 @@ class Config:
     bound: float = option(0.0, "the mean action stays within ±bound, by a tanh; 0: anywhere", PAPER, within=(0.0, inf))
 
 
-def init(config: Config, key: PRNGKeyArray, observation_size: int, action_size: int, *, discrete: bool) -> Policy:
-    """A fresh policy; `discrete` where an action is one of `action_size` choices."""
-    network = networks.mlp(key, observation_size, config.hidden, action_size, config.output_scale)
+def init(
+    config: Config,
+    key: PRNGKeyArray,
+    observation_size: int,
+    action_size: int,
+    *,
+    discrete: bool,
+    image: networks.Image | None = None,
+) -> Policy:
+    """A fresh policy; `discrete` where an action is one of `action_size` choices, `image` where it sees one."""
+    network = networks.build(key, observation_size, config.hidden, action_size, config.output_scale, image)
     if discrete:
         return categorical.Policy(logits=network)
     return gaussian.Policy(mean=network, log_std=jnp.full((action_size,), config.log_std), bound=config.bound)

@@ -45,6 +45,8 @@ class Probe:
     horizon: int
     seconds: float
     """What a step takes."""
+    image: tuple[int, int, int] | None = None
+    """Height, width and channels, where an observation is an image."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,11 @@ class GymnasiumTask(HostOptions):
     def observation_size(self) -> int:
         """Entries of an observation, flattened."""
         return probe(self).observation_size
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels, where an observation is an image."""
+        return probe(self).image
 
     @property
     def action_size(self) -> int:
@@ -199,6 +206,7 @@ def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:
         info_name=info_name,
         horizon=int(horizon),
         seconds=seconds,
+        image=spaces.image(env.observation_space),
     )
 
 
@@ -389,6 +397,7 @@ def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
     members = {
         "name": name,
         "observation_size": sizes[0],
+        "image_shape": _told_image(problem.get("image"), sizes[0] or 0),
         "action_size": sizes[1],
         "horizon": sizes[2],
         "cost_names": tuple(str(called) for called in names),
@@ -397,6 +406,18 @@ def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
         "action_meaning": (nothing,) * 4,
     }
     return subclass(base, members)
+
+
+def _told_image(told: object, size: int) -> tuple[int, int, int] | None:
+    """The image that a run's observations are, as its description tells."""
+    if told is None:
+        return None
+    if not isinstance(told, list) or len(told) != 3 or not all(type(one) is int and one > 0 for one in told):
+        raise InvalidInput("the run does not say what its environment's images are.")
+    height, width, channels = told
+    if min(height, width) < spaces.LEAST_SIDE or height * width * channels > size:
+        raise InvalidInput("the run's images do not fit its observations.")
+    return height, width, channels
 
 
 def subclass(base: type[T], members: dict[str, Any]) -> type[T]:

@@ -1,8 +1,9 @@
 """Gymnasium's spaces as the vectors that networks read and write.
 
-An observation of any supported kind becomes one vector: numbers as they are, a choice among n as a one-hot vector of n,
-a Dict in the order of its keys (Gymnasium sorts them) and a Tuple in its own order. An action is a vector, or a choice
-given as a one-hot vector. Where an action is several choices, every combination of them is one choice.
+An observation of any supported kind becomes one vector: numbers as they are (an image row by row), a choice among n as
+a one-hot vector of n, a Dict in the order of its keys (Gymnasium sorts them) and a Tuple in its own order. An action is
+a vector, or a choice given as a one-hot vector. Where an action is several choices, every combination of them is one
+choice.
 
 **What an action of the policy means.** Where an entry of a Box has two finite bounds, ±1 stands for them and everything
 beyond is clipped; where it has not, the number is given as it is, clipped to a bound that exists.
@@ -40,6 +41,20 @@ def flattener(space: "Space[Any]") -> tuple[int, Write]:
     if not 0 < size <= MOST_ENTRIES:
         raise InvalidInput(f"an observation must have 1 to {MOST_ENTRIES:,} numbers, and this space has {size:,}.")
     return size, write
+
+
+LEAST_SIDE, MOST_CHANNELS = 8, 16
+"""What an image has at least in height and width, and at most in channels."""
+
+
+def image(space: "Space[Any]") -> tuple[int, int, int] | None:
+    """Height, width and channels where an observation is an image: a Box of bytes with three axes, channels last."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return None
+    height, width, channels = space.shape
+    return (height, width, channels) if min(height, width) >= LEAST_SIDE and channels <= MOST_CHANNELS else None
 
 
 def _flattener(space: "Space[Any]", name: str) -> tuple[int, Write]:

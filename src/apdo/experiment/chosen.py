@@ -115,6 +115,7 @@ def _policies(
             seed=i,
             discrete=problem.discrete_actions,
             choices=table,
+            image=problem.image,
             about=words,
             values=None if values is None else jax.tree.map(lambda leaf, i=i: leaf[i], values),
         )

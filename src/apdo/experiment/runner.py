@@ -313,6 +313,7 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
             "observation_size": problem.observation_size,
             "action_size": problem.action_size,
             "discrete_actions": problem.discrete_actions,
+            **({} if problem.image is None else {"image": list(problem.image)}),
             **({"action_choices": choices.plain()} if choices is not None else {}),
         },
         "batch": problem.batch,

@@ -60,6 +60,13 @@ class Settings:
     normalise: bool = option(
         False, "normalise observations by their running mean and variance (Gymnasium environments: true)", OURS
     )
+    torso: str = option(
+        "auto",
+        "what sees an observation that is an image (bytes, H x W x C): auto has convolutions over its pixels, in the "
+        "place of normalise; none takes them as plain numbers",
+        OURS,
+        choices=one_of("auto", "none"),
+    )
     wrap: str = option(
         "none",
         "budgets in sight: saute replaces the reward once an episode has used up its limit, early-termination ends it",
@@ -119,12 +126,15 @@ class Experiment:
             raise InvalidInput("the run's configuration is not one that apdo wrote.")
         algorithm, environment, note = (str(name) for name in names)
         settings, algorithm_config, environment_config = (part or {} for part in parts)
+        played = options.override((task or envs.find(environment))(), environment_config)
+        if "torso" not in settings and _image(played) is not None:
+            settings = settings | {"torso": "none"}  # a run from before there were convolutions
         experiment = Experiment(
             algorithm=algorithm,
             environment=environment,
             settings=options.override(Settings(), settings),
             algorithm_config=options.override(algorithms.find(algorithm).Config(), algorithm_config),
-            environment_config=options.override((task or envs.find(environment))(), environment_config),
+            environment_config=played,
             note=note,
         )
         experiment.check()
@@ -171,6 +181,7 @@ class Experiment:
                 f"a batch of {settings.batch} is smaller than one episode of {self.environment}, {task.horizon} steps."
             )
         steps, environments = self.shape()
+        image = _image(task) if settings.torso == "auto" else None
         return Problem(
             observation_size=task.observation_size,
             action_size=task.action_size,
@@ -181,12 +192,18 @@ class Experiment:
             horizon=task.horizon,
             truncates=not task.horizon_terminates,
             discrete_actions=task.discrete_actions,
-            normalise=settings.normalise,
+            normalise=settings.normalise and image is None,
+            image=image,
         )
 
     def shape(self) -> tuple[int, int]:
         """(T, N): steps of each environment in an epoch, a multiple of the horizon, and environments side by side."""
         return shape(self.settings, self.environment_config)
+
+
+def _image(task: Any) -> tuple[int, int, int] | None:  # noqa: ANN401
+    """Height, width and channels, where a task's observations are images."""
+    return getattr(task, "image_shape", None)
 
 
 def shape(settings: Settings, task: Any) -> tuple[int, int]:  # noqa: ANN401

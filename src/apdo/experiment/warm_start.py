@@ -225,11 +225,11 @@ def _check_network(own: PyTree, wanted: policies.Policy) -> None:
             f"give --policy.bound {bounds[0]:g}."
         )
     if not _alike(own, wanted):
-        raise InvalidInput("its policy network is built otherwise than this run's.")
+        raise InvalidInput("its policy network is built otherwise than this run's (see --torso).")
 
 
 def _layers(policy: policies.Policy) -> networks.MLP:
-    return policy.mean if isinstance(policy, gaussian.Policy) else policy.logits
+    return networks.connected(policy.mean if isinstance(policy, gaussian.Policy) else policy.logits)
 
 
 def _values(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from apdo import objective
 from apdo.core import replay
 from apdo.core.data import Transition
+from apdo.errors import InvalidInput
 from apdo.problem import Problem
 
 
@@ -86,4 +87,9 @@ def _power_of_two(value: Float[Array, " K"]) -> Float[Array, " K"]:
 
 def empty_buffer(problem: Problem, capacity: int) -> replay.Replay:
     """A buffer for the transitions of a problem."""
+    if problem.image is not None:
+        raise InvalidInput(
+            "off-policy critics and actors have no convolutions for images: take an algorithm that learns on-policy "
+            "alone, such as pdo or cpo, or --torso none to have the pixels as plain numbers."
+        )
     return replay.init(capacity, problem.batch, problem.observation_size, problem.action_size, problem.constraints)
