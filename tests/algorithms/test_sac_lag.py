@@ -96,6 +96,7 @@ def test_on_a_gymnasium_environment_it_trains_keeps_its_best_policy_and_exports_
         assert (str(stored["kind"]), str(stored["activation"])) == ("squashed", "relu")
 
 
+@pytest.mark.slow
 def test_on_two_states_the_multiplier_comes_near_the_exact_price():
     """One-hot states and no hidden layers: what is learned is a table. λ* is from the linear program."""
     learner = dataclasses.replace(
