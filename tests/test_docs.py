@@ -113,6 +113,32 @@ def test_the_python_of_the_guides_runs(page, leaves, tmp_path, monkeypatch, caps
     assert Path(leaves).exists()
 
 
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    """With one epoch of PDO, which is what APDO does before it jumps."""
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    monkeypatch.chdir(tmp_path)
+    [block] = python_blocks("../README.md")
+    shorter = block.replace('train("apdo"', 'train("pdo"').replace("samples=60_000", "samples=5_000")
+    assert len(shorter) == len(block) - 2
+    scope = {}
+    exec(shorter, scope)
+    assert "runs/pendulum" in capsys.readouterr().out
+    assert np.load(tmp_path / "pendulum.npz")
+    assert scope["env"].action_space.contains(scope["policy"](scope["observation"]).astype(np.float32))
+
+
+def test_the_commands_of_the_readme_run_in_their_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS.parent / "README.md").read_text()
+    lines = re.findall(r"^\.venv/bin/apdo (.*?)\s*(?:#.*)?$", text, re.MULTILINE)
+    assert {line.split()[0] for line in lines} == {"train", "evaluate", "report", "export", "resume", "list"}
+    for line in lines:
+        status, _, said = call(capsys, *shlex.split(line))
+        assert not status, (line, said)
+    assert (tmp_path / "first.html").exists()
+    assert (tmp_path / "first.npz").exists()
+
+
 def commands(page):
     """The command lines of a page that are apdo's, as arguments."""
     text = re.sub(r"\\\n", " ", (DOCS / page).read_text())
