@@ -57,7 +57,7 @@ test-all: .venv/dev
 	$(BIN)/python -m tests.targets
 
 # The velocity tasks and users' own models; MuJoCo and what it brings take 120 MB, so that `make test` does without.
-MUJOCO_TESTS := tests/envs/test_mujoco_package.py tests/envs/test_mujoco_threads.py tests/envs/test_velocity.py tests/test_docs.py
+MUJOCO_TESTS := tests/envs/test_mujoco_package.py tests/envs/test_mujoco_threads.py tests/tasks/test_velocity.py tests/test_docs.py
 test-mujoco: .venv/mujoco
 	$(BIN)/python -m pytest $(MUJOCO_TESTS)
 
