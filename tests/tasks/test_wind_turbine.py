@@ -15,7 +15,7 @@ from apdo.errors import InvalidInput
 from apdo.tasks import controllers
 from apdo.tasks import wind_turbine as wt
 from apdo.tasks.wind_turbine import WindTurbine
-from envs.test_fatigue import counted_damage
+from tasks.test_fatigue import counted_damage
 
 CALM = WindTurbine(turbulence=0.0)
 
