@@ -61,7 +61,7 @@ class Advance:
             try:
                 batches.append(collect(self._copies, act, memory, key, self.training.steps))
             except host.Fault as fault:
-                raise told(fault, self.training, f"epoch {int(state.epoch)}, ") from fault
+                raise failure_of(fault, self.training, f"epoch {int(state.epoch)}, ") from fault
         batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
         after, metrics, finite = self._learn(state, batch)
         return loop.Chunk(
@@ -103,10 +103,10 @@ def open_copies(training: loop.Training, count: int | None = None) -> host.Copie
     try:
         return task.open(count or training.environments)
     except host.Fault as fault:
-        raise told(fault, training, "") from fault
+        raise failure_of(fault, training, "") from fault
 
 
-def told(fault: host.Fault, training: loop.Training, when: str) -> EnvironmentFailure | NumericalFailure:
+def failure_of(fault: host.Fault, training: loop.Training, when: str) -> EnvironmentFailure | NumericalFailure:
     """The fault as the sentence that a user reads."""
     name = getattr(type(training.environment), "name", "the environment").removeprefix(OBJECT)
     said = f"{when}{name}, environment {fault.environment}, step {fault.step} of its episode: {fault.what}"
@@ -265,7 +265,7 @@ def play(
                 if (played >= quota).all():
                     return np.stack(done)
     except host.Fault as fault:
-        raise told(fault, training, "") from fault
+        raise failure_of(fault, training, "") from fault
     finally:
         copies.close()
 

@@ -109,7 +109,7 @@ def test_every_combination_of_choices_is_one_choice_and_its_entries_are_what_cos
     assert [action.flatten().tolist() for action in given] == wanted
     assert all(space.contains(action) for action in given)
     assert found.choices is not None
-    np.testing.assert_array_equal(ours.Choices.told(found.choices.plain()).table(), given)
+    np.testing.assert_array_equal(ours.Choices.of_plain(found.choices.plain()).table(), given)
 
 
 def test_too_many_combinations_are_refused_and_as_many_as_are_allowed_are_not():
@@ -123,7 +123,7 @@ def test_too_many_combinations_are_refused_and_as_many_as_are_allowed_are_not():
 @pytest.mark.parametrize("plain", [None, {}, {"counts": [2], "start": [0]}, {"counts": 2, "start": [0], "shape": []}])
 def test_choices_that_a_run_does_not_tell_are_refused(plain):
     with pytest.raises(InvalidInput, match="does not say what its environment's choices are"):
-        ours.Choices.told(plain)
+        ours.Choices.of_plain(plain)
 
 
 def test_actions_of_whole_numbers_are_refused():

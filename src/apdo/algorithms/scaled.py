@@ -30,7 +30,7 @@ class ActionMeaning(eqx.Module):
         return jnp.clip(self.shift + self.scale * action, self.low, self.high)
 
 
-class Meant(eqx.Module):
+class RawDistribution(eqx.Module):
     """A distribution over the environment's actions."""
 
     inner: PyTree
@@ -54,9 +54,9 @@ class RawPolicy(eqx.Module):
     network: PyTree
     meaning: ActionMeaning | None
 
-    def __call__(self, observation: Float[Array, " O"]) -> Meant:
+    def __call__(self, observation: Float[Array, " O"]) -> RawDistribution:
         """The distribution of the environment's action."""
-        return Meant(inner=self.inner(observation), meaning=self.meaning)
+        return RawDistribution(inner=self.inner(observation), meaning=self.meaning)
 
     def inner(self, observation: Float[Array, " O"]) -> PyTree:
         """The distribution of the algorithm's action."""

@@ -15,7 +15,7 @@ def named(words: Iterable[str] | Mapping[str, str], files: bool = False) -> Offe
     meanings = words if isinstance(words, Mapping) else dict.fromkeys(words, "")
 
     def offer(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-        found = [CompletionItem(word, help=told or None) for word, told in meanings.items() if word.startswith(begun)]
+        found = [CompletionItem(word, help=text or None) for word, text in meanings.items() if word.startswith(begun)]
         return found or ([CompletionItem(begun, type="file")] if files else [])
 
     return offer

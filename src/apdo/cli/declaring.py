@@ -48,8 +48,8 @@ def option(
     missing: str | None = None,
 ) -> Option:
     """An option of a command's own, with its help; `advanced` ones are shown by --help-all only."""
-    told = {} if missing is None else {"missing": missing}
-    return Option(spelling, metavar, help, offer, advanced=advanced, multiple=repeated, **told)
+    refusal = {} if missing is None else {"missing": missing}
+    return Option(spelling, metavar, help, offer, advanced=advanced, multiple=repeated, **refusal)
 
 
 def switch(spelling: str, help: str, *, advanced: bool = False) -> Option:

@@ -27,8 +27,8 @@ def overview(commands: Sequence[Command]) -> str:
     column = max(len(usage) for usage, _ in usages) + 3
     lines = [f"  {usage:<{column}}{what}" for usage, what in usages]
     first, last = "apdo: constrained reinforcement learning in JAX", "apdo train apdo point-gather --seeds 8 --k-adj 5"
-    told = [*paragraph(_MORE), *paragraph(_SHELLS)]
-    return "\n".join([first, "", *lines, "", *told, "", f"  for instance: {last}", ""])
+    hints = [*paragraph(_MORE), *paragraph(_SHELLS)]
+    return "\n".join([first, "", *lines, "", *hints, "", f"  for instance: {last}", ""])
 
 
 def screen(command: Command, everything: bool) -> str:
@@ -53,19 +53,19 @@ def described(options: Sequence[Option]) -> list[str]:
     lines = []
     for one in options:
         name = f"{one.spelling} {one.metavar or ''}".rstrip()
-        told = textwrap.wrap(one.help or "", width() - 27, break_on_hyphens=False)
+        wrapped = textwrap.wrap(one.help or "", width() - 27, break_on_hyphens=False)
         if len(name) > 24:
             lines.append(f"  {name}")
         else:
-            lines.append(f"  {name:<25}{told.pop(0)}")
-        lines += [" " * 27 + line for line in told]
+            lines.append(f"  {name:<25}{wrapped.pop(0)}")
+        lines += [" " * 27 + line for line in wrapped]
     return lines
 
 
 def one_liners(options: Sequence[Option]) -> list[str]:
     """Options of a command's own, a line each."""
     named = [(f"{one.spelling} {one.metavar or ''}".rstrip(), one.help or "") for one in options]
-    return [f"  {name:<25}{textwrap.shorten(told, width() - 27, placeholder='…')}" for name, told in named]
+    return [f"  {name:<25}{textwrap.shorten(text, width() - 27, placeholder='…')}" for name, text in named]
 
 
 def table(rows: Sequence[tuple[str, str]]) -> list[str]:
@@ -73,12 +73,12 @@ def table(rows: Sequence[tuple[str, str]]) -> list[str]:
     column = min(_NAMES, max((len(name) for name, _ in rows), default=0)) + 2
     lines = []
     for name, text in rows:
-        told = textwrap.wrap(text, width() - column - 4, break_on_hyphens=False) or [""]
+        wrapped = textwrap.wrap(text, width() - column - 4, break_on_hyphens=False) or [""]
         if len(name) < column:
-            lines.append(f"    {name:<{column}}{told.pop(0)}")
+            lines.append(f"    {name:<{column}}{wrapped.pop(0)}")
         else:
             lines.append(f"    {name}")
-        lines += [" " * (column + 4) + line for line in told]
+        lines += [" " * (column + 4) + line for line in wrapped]
     return lines
 
 
@@ -87,8 +87,8 @@ def paragraph(text: str) -> list[str]:
     return textwrap.wrap(text, width(), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
-def one_line(name: str, column: int, told: str, after: str) -> str:
+def one_line(name: str, column: int, text: str, after: str) -> str:
     """A row that keeps to its line: what is told of the name is cut off where there is no room."""
     begun = f"{name:<{column}}" if len(name) < column or not column else f"{name}  "
     room = width() - 4 - len(begun) - len(after) - 1
-    return f"    {begun}{textwrap.shorten(told, max(room, 12), placeholder='…')} {after}"
+    return f"    {begun}{textwrap.shorten(text, max(room, 12), placeholder='…')} {after}"

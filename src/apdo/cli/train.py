@@ -82,8 +82,8 @@ def tell(result: "Result", quiet: bool) -> None:
 
 def algorithm_rows() -> list[tuple[str, str]]:
     """Every algorithm with what it is, and what an alias stands for."""
-    told = ((name, found.what, stands_for(name)) for name, found in ALGORITHMS.items())
-    return [(name, f"{what}: {alias}" if alias else what) for name, what, alias in told]
+    rows = ((name, found.what, stands_for(name)) for name, found in ALGORITHMS.items())
+    return [(name, f"{what}: {alias}" if alias else what) for name, what, alias in rows]
 
 
 def _is_environment(name: str) -> bool:

@@ -397,24 +397,24 @@ def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
     members = {
         "name": name,
         "observation_size": sizes[0],
-        "image_shape": _told_image(problem.get("image"), sizes[0] or 0),
+        "image_shape": _image_of(problem.get("image"), sizes[0] or 0),
         "action_size": sizes[1],
         "horizon": sizes[2],
         "cost_names": tuple(str(called) for called in names),
         "discrete_actions": discrete,
-        "action_choices": spaces.Choices.told(problem["action_choices"]) if "action_choices" in problem else None,
+        "action_choices": spaces.Choices.of_plain(problem["action_choices"]) if "action_choices" in problem else None,
         "action_meaning": (nothing,) * 4,
     }
     return subclass(base, members)
 
 
-def _told_image(told: object, size: int) -> tuple[int, int, int] | None:
+def _image_of(shape: object, size: int) -> tuple[int, int, int] | None:
     """The image that a run's observations are, as its description tells."""
-    if told is None:
+    if shape is None:
         return None
-    if not isinstance(told, list) or len(told) != 3 or not all(type(one) is int and one > 0 for one in told):
+    if not isinstance(shape, list) or len(shape) != 3 or not all(type(one) is int and one > 0 for one in shape):
         raise InvalidInput("the run does not say what its environment's images are.")
-    height, width, channels = told
+    height, width, channels = shape
     if min(height, width) < spaces.LEAST_SIDE or height * width * channels > size:
         raise InvalidInput("the run's images do not fit its observations.")
     return height, width, channels

@@ -596,11 +596,11 @@ class Workers:
             return
         if answer == b"f":
             size = int.from_bytes(_read_all(pipe, 4), "little")
-            told = json.loads(_read_all(pipe, size))
-            if told["invalid"]:
-                raise InvalidInput(told["what"])
+            said = json.loads(_read_all(pipe, size))
+            if said["invalid"]:
+                raise InvalidInput(said["what"])
             raise Fault(
-                told["environment"], told["step"], told["what"], numerical=told["numerical"], trace=told["trace"]
+                said["environment"], said["step"], said["what"], numerical=said["numerical"], trace=said["trace"]
             )
         i = int(self.arrays.busy[w])
         status = self._processes[w].wait()
@@ -658,7 +658,7 @@ def serve(arguments: Mapping[str, int]) -> None:
         try:
             done = work()
         except (Fault, InvalidInput) as error:
-            told = (
+            said = (
                 {"invalid": True, "what": str(error)}
                 if isinstance(error, InvalidInput)
                 else {
@@ -670,7 +670,7 @@ def serve(arguments: Mapping[str, int]) -> None:
                     "trace": error.trace,
                 }
             )
-            data = json.dumps(told).encode()
+            data = json.dumps(said).encode()
             os.write(answer, b"f" + len(data).to_bytes(4, "little") + data)
             return False, None
         os.write(answer, b"k")

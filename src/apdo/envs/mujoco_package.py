@@ -50,14 +50,14 @@ def numbers(version: str) -> tuple[int, ...]:
 @contextlib.contextmanager
 def without_notices(package: ModuleType) -> Iterator[None]:
     """While entered, MuJoCo neither prints nor logs what is deprecated; its other warnings become Python's."""
-    told: list[str] = []
+    notices: list[str] = []
     before = package.get_mju_user_warning()
-    package.set_mju_user_warning(told.append)
+    package.set_mju_user_warning(notices.append)
     try:
         yield
     finally:
         package.set_mju_user_warning(before)
-    for text in told:
+    for text in notices:
         if "deprecated" not in text:
             warnings.warn(text, UserWarning, stacklevel=3)
 

@@ -156,7 +156,7 @@ class Choices:
         return {name: list(values) for name, values in dataclasses.asdict(self).items()}
 
     @staticmethod
-    def told(plain: object) -> "Choices":
+    def of_plain(plain: object) -> "Choices":
         """What `plain` was made of."""
         names = ("counts", "start", "shape")
         values = [plain.get(name) if isinstance(plain, dict) else None for name in names]

@@ -79,9 +79,9 @@ def stop_within_limits(epochs: int) -> Callback:
     if epochs < 1:
         raise InvalidInput(f"a run cannot be within its limits for {epochs} epochs; say at least 1.")
 
-    def look(told: Epoch) -> str | None:
-        cost = told.history["cost"][-epochs:]
-        if len(cost) == epochs and (cost <= np.asarray(told.limits)).all():
+    def look(report: Epoch) -> str | None:
+        cost = report.history["cost"][-epochs:]
+        if len(cost) == epochs and (cost <= np.asarray(report.limits)).all():
             return f"within the limits for {epochs} epochs"
         return None
 
@@ -93,8 +93,8 @@ def stop_without_progress(epochs: int, by: float = 0.0) -> Callback:
     if epochs < 1:
         raise InvalidInput(f"progress cannot be waited for during {epochs} epochs; say at least 1.")
 
-    def look(told: Epoch) -> str | None:
-        returned = told.history["return"].mean(axis=1)
+    def look(report: Epoch) -> str | None:
+        returned = report.history["return"].mean(axis=1)
         if len(returned) > epochs and returned[-epochs:].max() <= returned[:-epochs].max() + by:
             return f"no better return for {epochs} epochs"
         return None
@@ -110,7 +110,7 @@ def evaluate_every(
     What `tell` returns is the callback's answer: a text stops the run.
     """
 
-    def look(told: Epoch) -> object:
-        return tell(told, told.evaluate(episodes, deterministic)) if told.epoch % epochs == 0 else None
+    def look(report: Epoch) -> object:
+        return tell(report, report.evaluate(episodes, deterministic)) if report.epoch % epochs == 0 else None
 
     return look

@@ -46,13 +46,13 @@ class TensorBoard:
         self._package = _package("tensorboardX", "tensorboard")
         self._folder, self._writer = folder, None
 
-    def __call__(self, told: Epoch) -> None:
+    def __call__(self, report: Epoch) -> None:
         """Write one epoch."""
         if self._writer is None:
-            where = self._folder or told.folder / "tensorboard"
-            self._writer = self._package.SummaryWriter(str(where), purge_step=told.epoch, flush_secs=2)
-        for name, value in scalars(told.metrics, list(told.seeds)).items():
-            self._writer.add_scalar(name, value, told.epoch)
+            where = self._folder or report.folder / "tensorboard"
+            self._writer = self._package.SummaryWriter(str(where), purge_step=report.epoch, flush_secs=2)
+        for name, value in scalars(report.metrics, list(report.seeds)).items():
+            self._writer.add_scalar(name, value, report.epoch)
 
     def close(self) -> None:
         """Write what is left."""
@@ -72,20 +72,25 @@ class WeightsAndBiases:
         self._package = _package("wandb", "wandb")
         self._project, self._run = project, None
 
-    def __call__(self, told: Epoch) -> None:
+    def __call__(self, report: Epoch) -> None:
         """Log one epoch."""
         if self._run is None:
-            folder = told.folder.resolve()
+            folder = report.folder.resolve()
             self._run = self._package.init(
                 project=self._project,
                 name=f"{folder.parent.name}/{folder.name}",
                 id=f"{zlib.crc32(str(folder).encode()):08x}",
                 resume="allow",
                 dir=str(folder),
-                config={"title": told.title, "epochs": told.epochs, "batch": told.batch, "limits": list(told.limits)},
+                config={
+                    "title": report.title,
+                    "epochs": report.epochs,
+                    "batch": report.batch,
+                    "limits": list(report.limits),
+                },
                 settings=self._package.Settings(silent=True),
             )
-        self._run.log({**scalars(told.metrics, list(told.seeds)), "samples": told.samples}, step=told.epoch)
+        self._run.log({**scalars(report.metrics, list(report.seeds)), "samples": report.samples}, step=report.epoch)
 
     def close(self) -> None:
         """End the run there."""

@@ -23,8 +23,8 @@ def rerun(folder: Path, out: Path, quiet: bool = False) -> tuple[bool, str]:
         raise InvalidInput(f"{folder} has more epochs than its configuration asks for.")
     runner.run(experiment, out, quiet=quiet)
     after, again = runs.read(out), runs.read_description(out)
-    told = compare(before, after)
-    if not told:
+    difference = compare(before, after)
+    if not difference:
         epochs, seeds = len(before.epochs), len(before.seeds)
         kinds = len(before.metrics.keys() - {WALL_CLOCK})
         return (
@@ -35,7 +35,7 @@ def rerun(folder: Path, out: Path, quiet: bool = False) -> tuple[bool, str]:
         found for name in ("versions", "device", "commit") if (found := _changed(description, again, name))
     )
     reason = f" The two runs had different means: {elsewhere}." if elsewhere else ""
-    return False, f"not matched: {told}.{reason}"
+    return False, f"not matched: {difference}.{reason}"
 
 
 def compare(before: runs.Run, after: runs.Run) -> str:

@@ -516,7 +516,7 @@ class Runner:
         """Tell the callbacks of each new epoch; the last one's policies are at hand."""
         done = len(next(iter(metrics.values())))
         for i in range(done if self.callbacks else 0):
-            told = Epoch(
+            report = Epoch(
                 epoch=epoch + i + 1,
                 epochs=self.experiment.settings.epochs,
                 seeds=self.seeds,
@@ -530,7 +530,7 @@ class Runner:
                 state=state if i == done - 1 else None,
             )
             for callback in self.callbacks:
-                said = callback(told)
+                said = callback(report)
                 if said and not self.stopped:
                     self.stopped = said if isinstance(said, str) else "a callback said so"
         if self.stopped:

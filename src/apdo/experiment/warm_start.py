@@ -78,10 +78,10 @@ def words(source: str) -> str:
     return "a given policy" if source.startswith(OBJECT) else source
 
 
-def of(experiment: Experiment, training: loop.Training, seeds: list[int], told: object = None) -> WarmStart | None:
+def of(experiment: Experiment, training: loop.Training, seeds: list[int], recorded: object = None) -> WarmStart | None:
     """The state that the experiment begins with, of an earlier run or a given policy; None where it starts fresh.
 
-    `told` is what `run.json` says of a start that was made before: it must come out the same.
+    `recorded` is what `run.json` says of a start that was made before: it must come out the same.
     """
     source = experiment.settings.start_from
     if not source:
@@ -107,7 +107,7 @@ def of(experiment: Experiment, training: loop.Training, seeds: list[int], told: 
         "values": stacked.critic is not None,
         "sha256": _digest(stacked),
     }
-    if isinstance(told, dict) and told.get("sha256") != about["sha256"]:
+    if isinstance(recorded, dict) and recorded.get("sha256") != about["sha256"]:
         raise InvalidInput(
             f"no checkpoint is left, and {words(source)}, which the run started from, is not what it was: train again."
         )

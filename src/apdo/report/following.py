@@ -69,18 +69,18 @@ class Follower:
         except (OSError, InvalidInput):
             if not self._description:
                 return Sight(self.path, "waiting")
-        told = self._description
+        description = self._description
         return Sight(
             path=self.path,
-            status=str(told.get("status", "unknown")),
-            algorithm=told["algorithm"],
-            environment=told["environment"],
-            seeds=len(told["seeds"]),
-            epochs=int(told.get("epochs", 0)),
-            batch=told["batch"],
-            limits=tuple(told["problem"]["limits"]),
+            status=str(description.get("status", "unknown")),
+            algorithm=description["algorithm"],
+            environment=description["environment"],
+            seeds=len(description["seeds"]),
+            epochs=int(description.get("epochs", 0)),
+            batch=description["batch"],
+            limits=tuple(description["problem"]["limits"]),
             last=self.points[-1] if self.points else None,
-            error=str(told.get("error", "")),
+            error=str(description.get("error", "")),
         )
 
     def _read_on(self) -> None:

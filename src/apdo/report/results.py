@@ -59,17 +59,17 @@ def _of_seed(run: Run, i: int) -> dict[str, Any]:
         return run.metrics[name][i, -comparison.LAST :].mean(axis=0)
 
     cost = last("cost")
-    told: dict[str, Any] = {"epochs": len(run.epochs), "samples": int(run.samples[-1]), "return": float(last("return"))}
+    row: dict[str, Any] = {"epochs": len(run.epochs), "samples": int(run.samples[-1]), "return": float(last("return"))}
     for name, value, limit in zip(run.cost_names, cost, run.limits, strict=True):
-        told |= {name: float(value), f"{name} limit": limit}
-    told["within limits"] = bool(np.all(cost <= np.asarray(run.limits)))
+        row |= {name: float(value), f"{name} limit": limit}
+    row["within limits"] = bool(np.all(cost <= np.asarray(run.limits)))
     if "multiplier" in run.metrics:
-        told |= {f"{n} multiplier": float(v) for n, v in zip(run.cost_names, last("multiplier"), strict=True)}
+        row |= {f"{n} multiplier": float(v) for n, v in zip(run.cost_names, last("multiplier"), strict=True)}
     for best in run.best:
         if best["seed"] == run.seeds[i]:
-            told |= {"best return": best["return"], "best is within limits": best["known"]}
-            told |= {f"best {n}": v for n, v in zip(run.cost_names, best["cost"], strict=True)}
-    return told
+            row |= {"best return": best["return"], "best is within limits": best["known"]}
+            row |= {f"best {n}": v for n, v in zip(run.cost_names, best["cost"], strict=True)}
+    return row
 
 
 def write_table(found: Sequence[Mapping[str, Any]], file: Path) -> list[Path]:

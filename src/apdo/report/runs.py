@@ -96,8 +96,8 @@ class Run:
     @property
     def best(self) -> list[dict[str, Any]]:
         """What is known of each seed's best policy, in the order of the seeds; empty where the run does not say."""
-        told = {one["seed"]: one for one in self.description.get("best") or []}
-        return [told[seed] for seed in self.seeds if seed in told]
+        by_seed = {one["seed"]: one for one in self.description.get("best") or []}
+        return [by_seed[seed] for seed in self.seeds if seed in by_seed]
 
     @property
     def note(self) -> str:

@@ -102,8 +102,8 @@ def readings_of(sight: Sight) -> list[Reading]:
 
 def line(name: str, sight: Sight) -> str:
     """A run in one line."""
-    told = [f"{one.name} {one.text}".strip() for one in readings_of(sight)]
-    return "  ".join([f"{name}: {sight.status}, epoch {sight.done}/{sight.epochs}", *told])
+    readings = [f"{one.name} {one.text}".strip() for one in readings_of(sight)]
+    return "  ".join([f"{name}: {sight.status}, epoch {sight.done}/{sight.epochs}", *readings])
 
 
 def summary(done: int, running: int, failed: int, total: int, seconds_left: float | None) -> str:

@@ -61,8 +61,8 @@ class Watcher:
         """Everything that the page shows."""
         sights = self.look()
         by_name = {self._name(path): follower for path, follower in self._followers.items()}
-        told = [_plain(name, sight, by_name[name]) for name, sight in sights]
-        return {"title": str(self.folder), "head": self.head(sights), "runs": told}
+        runs = [_plain(name, sight, by_name[name]) for name, sight in sights]
+        return {"title": str(self.folder), "head": self.head(sights), "runs": runs}
 
 
 def _plain(name: str, sight: Sight, follower: Follower) -> dict[str, Any]:
