@@ -27,6 +27,11 @@ def helped(capsys, *words):
     return out
 
 
+@pytest.fixture(autouse=True)
+def usual_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "118")
+
+
 @pytest.mark.parametrize("command", NAMES)
 def test_the_help_of_every_command_fits_a_screen_and_names_what_the_command_takes(command, capsys):
     out = helped(capsys, command, "--help")

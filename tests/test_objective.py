@@ -132,8 +132,7 @@ def critic_of(values, problem):
     first = jnp.concatenate([jnp.eye(size), jnp.zeros((clock, size))])
     weights = (jnp.stack([first] * 3), jnp.asarray(values.T[..., None] / np.tanh(1.0), jnp.float32))
     fresh = critics.init(critics.Config(hidden=(size,)), jax.random.key(0), size, 3, problem.horizon if clock else None)
-    biases = tuple(jnp.zeros_like(bias) for bias in fresh.networks.biases)
-    own = networks.MLP(weights=weights, biases=biases)
+    own = networks.MLP(weights=weights, biases=(jnp.zeros((3, size)), jnp.zeros((3, 1))))
     return dataclasses.replace(fresh, networks=own, scale=jnp.ones(3))
 
 

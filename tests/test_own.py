@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import apdo
-from apdo import cli, own
+from apdo import algorithms, cli, own
 from apdo.algorithms import crpo, trpo
 from apdo.experiment import runner
 from apdo.report import runs
@@ -154,5 +154,5 @@ def test_a_run_folder_cannot_bring_code_along():
     with pytest.raises(apdo.InvalidInput, match="no such file"):
         own.load("/nowhere/mine.py:focops", "algorithm")
     with pytest.raises(apdo.InvalidInput, match="unknown algorithm 'focop'; did you mean 'focops'"):
-        cli.naming.check_name("focop")
+        algorithms.check_name("focop")
     assert own.name_of(crpo).endswith("crpo.py")
