@@ -20,17 +20,20 @@ demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo --out runs/demo/apdo --resume
 	$(BIN)/apdo plot runs/demo/pdo runs/demo/cpo runs/demo/apdo --out runs/demo/curves.png --title "150,000 samples each"
 
+# What users run: without any flags the tests ask the compiler to be quick instead.
+OPTIMISED := --xla_backend_optimization_level=3
+
 # Everything but learning outcomes. What XLA compiled is kept in build/jax for the next time.
 test: .venv/test .venv/browser
 	$(BIN)/python $(PYTEST)
 
 test-slow: .venv/test
-	$(BIN)/python $(PYTEST) -m slow
+	XLA_FLAGS=$(OPTIMISED) $(BIN)/python $(PYTEST) -m slow
 
-# With less than the machine's instructions sums are added in another order: a test's tolerance must have room for that.
+# As users run it, and with less than the machine's instructions, where sums are added in another order: a test's tolerance must have room for that.
 test-isa: .venv/test .venv/browser
 	@failed=0; for isa in $(ISAS); do \
-	  flags="$$XLA_FLAGS"; [ $$isa = own ] || flags="$$flags --xla_cpu_max_isa=$$isa"; \
+	  flags="$(OPTIMISED)"; [ $$isa = own ] || flags="$$flags --xla_cpu_max_isa=$$isa"; \
 	  echo "== instructions: $$isa"; XLA_FLAGS="$$flags" $(BIN)/python $(PYTEST) || failed=1; \
 	done; exit $$failed
 

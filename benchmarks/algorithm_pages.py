@@ -77,10 +77,10 @@ def metric_names(name: str) -> list[str]:
     from jax import random
 
     from apdo import loop
-    from apdo.experiment import runner, settings
+    from apdo.experiment import opening, settings
 
     dial = {"safety": 0.8} if "safety" in options.flatten(find(name).Config()) else {}
-    training = runner.training_of(settings.specify(name, "two-state", {"batch": 100} | dial))
+    training = opening.training_of(settings.specify(name, "two-state", {"batch": 100} | dial))
 
     def epoch(key: Any) -> Any:
         state = training.algorithm.init(training.config, training.problem, key)

@@ -18,7 +18,7 @@ from jax import random
 
 from apdo import hosted, loop
 from apdo.envs import of_object
-from apdo.experiment import runner, settings
+from apdo.experiment import opening, settings
 from benchmarks import provenance
 
 STEPS = 400
@@ -59,7 +59,7 @@ def bridged(environment, environments: int, steps: int, repetitions: int, **opti
     name, task, changes = of_object(environment)
     batch = environments * steps
     changes |= {"batch": batch, "environments": environments, "max_episode_steps": steps, "limits": 25.0} | options
-    training = runner.training_of(settings.specify("pdo", name, changes, task=task))
+    training = opening.training_of(settings.specify("pdo", name, changes, task=task))
     copies = hosted.open_copies(training)
     actor = hosted.Actor(partial(training.algorithm.act, training.config), training)
     act = actor.of(loop.start(training, [0]).algorithm, (), seed=0)

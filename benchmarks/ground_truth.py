@@ -219,9 +219,9 @@ def logged(experiment: Any, batches: int) -> tuple[Any, Any]:
     import jax.numpy as jnp
 
     from apdo import loop
-    from apdo.experiment import runner
+    from apdo.experiment import opening
 
-    training = runner.training_of(experiment)
+    training = opening.training_of(experiment)
     state = loop.start(training, list(range(experiment.settings.seeds)))
     state = loop.make_advance(training)(state, jnp.asarray(batches, dtype=jnp.int32)).state
     assert int(state.epoch) == batches

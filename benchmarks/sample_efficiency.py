@@ -221,10 +221,10 @@ def curves(arm: Arm, seeds: int) -> dict[str, Any]:
     from jax import random
 
     from apdo import loop
-    from apdo.experiment import adjusting, runner
+    from apdo.experiment import adjusting, opening
 
     experiment = specified(arm, seeds)
-    training = runner.training_of(experiment)
+    training = opening.training_of(experiment)
     evaluate = evaluator(TASKS[arm.task], experiment, training)
     advance, adjuster = loop.make_advance(training), loop.Adjuster(training)
     state = loop.start(training, list(range(seeds)))

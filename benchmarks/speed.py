@@ -27,7 +27,7 @@ from apdo.algorithms import on_policy, pdo, primal_steps
 from apdo.core import replay
 from apdo.core.data import flatten
 from apdo.envs.environment import Environment
-from apdo.experiment import runner, settings
+from apdo.experiment import opening, settings
 from apdo.off_policy import ddpg
 from apdo.off_policy.units import empty_buffer
 from benchmarks import provenance
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--no-start-up", action="store_true")
     given = parser.parse_args()
-    training = runner.training_of(settings.specify("pdo", "point-gather", preset="paper"))
+    training = opening.training_of(settings.specify("pdo", "point-gather", preset="paper"))
     state = epoch_speed(training, given.seeds, given.repetitions)
     epoch_parts(training, state, given.repetitions)
     for learners in given.learners:

@@ -89,11 +89,11 @@ def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
     """What the seeds of a job came to, by seed, and how the experiment was specified."""
     from apdo import hosted
     from apdo.errors import NumericalFailure
-    from apdo.experiment import runner
+    from apdo.experiment import opening, runner
 
     case = CASES[job.case]
     experiment = specified(case, job.algorithm, job.seeds, changes)
-    training = runner.training_of(experiment)
+    training = opening.training_of(experiment)
     began, policies = time.perf_counter(), []
     # The newest policies after each epoch; after the last they draw no batch.
     keep = [lambda epoch: policies.append(epoch.policies())] if not hosted.is_hosted(training) else []
@@ -232,11 +232,11 @@ def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
 def refer(job: Job) -> dict[str, Any]:
     """What the policies that runs start from earn and cost; and the optimum, where it is known."""
     from apdo import loop
-    from apdo.experiment import chosen, runner
+    from apdo.experiment import chosen, opening
 
     case = CASES[job.case]
     experiment = specified(case, "trpo", job.seeds)
-    training = runner.training_of(experiment)
+    training = opening.training_of(experiment)
     state = loop.start(training, list(job.seeds))
     seeds = {
         seed: judged(case, policy, training, FRESH + seed)

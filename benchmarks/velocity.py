@@ -20,7 +20,7 @@ import numpy as np
 
 from apdo import hosted, loop
 from apdo.envs import host
-from apdo.experiment import runner, settings
+from apdo.experiment import opening, settings
 from apdo.tasks import velocity
 from benchmarks import provenance
 
@@ -82,7 +82,7 @@ class Epochs:
         if reference:
             task = velocity.reference(experiment.environment_config)
             experiment = dataclasses.replace(experiment, environment_config=task)
-        training = runner.training_of(experiment)
+        training = opening.training_of(experiment)
         self.samples = training.problem.batch
         self.state, self.advance = loop.start(training, [0]), hosted.Advance(training)
 

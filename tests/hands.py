@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from apdo.experiment import runner
+from apdo.experiment import opening
 from apdo.experiment.records import Records
 from apdo.experiment.settings import Experiment
 from apdo.sweeps.work import Outcome
@@ -48,7 +48,7 @@ def write(folder, experiment, status="finished", **facts):
     """A whole run folder of an experiment, with made-up metrics."""
     own = experiment.settings
     seeds = list(range(own.seed, own.seed + own.seeds))
-    record = Records(folder, runner.describe(experiment, runner.training_of(experiment), seeds))
+    record = Records(folder, opening.describe(experiment, opening.training_of(experiment), seeds))
     for epoch in range(own.epochs):
         rows = [{"epoch": epoch, "seed": seed, "samples": (epoch + 1) * own.batch} for seed in seeds]
         record.append([row | {name: f(epoch, row["seed"]) for name, f in RATES.items()} for row in rows])

@@ -10,7 +10,7 @@ import optax
 from jax import random
 from jax.flatten_util import ravel_pytree
 
-from apdo import loop
+from apdo import arguments, loop
 from apdo.algorithms import primal_steps
 from apdo.core import categorical, networks, replay
 from apdo.core.data import Transition, flatten
@@ -104,12 +104,16 @@ advance_of, adjuster_of = functools.cache(loop.make_advance), functools.cache(lo
 """Compiled once for all tests that have the same training. A test that patches what is compiled has one of its own."""
 
 
-def run(training, seeds, epochs):
-    """The state after so many epochs, one by one, and the metrics of each, adjustment included."""
-    advance, adjuster = advance_of(training), adjuster_of(training)
-    state, history = loop.start(training, seeds), []
+def run(training, seeds, epochs, numbers=loop.NONE):
+    """The state after so many epochs, one by one, and the metrics of each, adjustment included.
+
+    `numbers` take the place of the training's own, as arguments of the same program.
+    """
+    advance, adjuster = advance_of(training), adjuster_of(arguments.put(training, numbers))
+    rows = {name: jnp.full(len(seeds), value) for name, value in numbers.items()}
+    state, history = loop.start(training, seeds, rows), []
     for epoch in range(epochs):
-        chunk = advance(state, jnp.asarray(1, dtype=jnp.int32))
+        chunk = advance(state, jnp.asarray(1, dtype=jnp.int32), rows)
         state = chunk.state
         assert int(chunk.done) == 1, {name: flags.tolist() for name, flags in chunk.finite.items()}
         history.append({name: value[0] for name, value in chunk.metrics.items()})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apdo import hosted, loop
-from apdo.experiment import runner, settings
+from apdo.experiment import opening, settings
 
 pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
 
@@ -17,7 +17,7 @@ from host_environments import Counting
 def training_of(algorithm, **changes):
     name, task, _ = of_object(lambda: Counting(length=3))
     changes = {"batch": 24, "environments": 2, "max_episode_steps": 6, "limits": 1.0, "workers": "0"} | changes
-    return runner.training_of(settings.specify(algorithm, name, changes, task=task))
+    return opening.training_of(settings.specify(algorithm, name, changes, task=task))
 
 
 def test_a_batch_holds_every_step_with_the_observation_before_its_reset():

@@ -69,12 +69,12 @@ class Source:
         import jax
 
         from apdo import loop
-        from apdo.experiment import checkpoint, runner, settings
+        from apdo.experiment import checkpoint, opening, settings
         from apdo.report import runs
 
         self.algorithm, self.folder = algorithm, work / "reference" / algorithm
         self.description = runs.read_description(self.folder)
-        self.training = runner.training_of(settings.Experiment.restore(self.description["config"]))
+        self.training = opening.training_of(settings.Experiment.restore(self.description["config"]))
         self.like = jax.eval_shape(lambda: loop.start(self.training, self.description["seeds"]))
         self.rows = common.rows(self.folder)
         self.states = {epoch: common.arrays(path) for epoch, path in checkpoint.found(self.folder)}

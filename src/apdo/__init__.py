@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from apdo.experiment.callbacks import Callback
     from apdo.experiment.dual_findings import MultiplierEstimate
     from apdo.experiment.mirrors import Watch
-    from apdo.experiment.runner import Result
+    from apdo.experiment.result import Result
     from apdo.policy import Policy
     from apdo.sweeps.sweep import Found
 

@@ -327,12 +327,15 @@ def all_finite(flags: dict[str, Bool[Array, " S"]]) -> Bool[Array, ""]:
 def keep(sound: Bool[Array, ""], after: State, before: State) -> State:
     """`after` where sound, else `before`; a buffer only has its count restored, for its size."""
 
-    def choose(new: PyTree, old: PyTree) -> PyTree:
-        if isinstance(new, replay.Replay):
-            return replay.roll_back(sound, new, old)
-        return jnp.where(sound, new, old)
+    def is_buffer(part: PyTree) -> bool:
+        return isinstance(part, replay.Replay)
 
-    return jax.tree.map(choose, after, before, is_leaf=lambda x: isinstance(x, replay.Replay))
+    rest, buffers = eqx.partition(after, lambda part: not is_buffer(part), is_leaf=is_buffer)
+    old_rest, old_buffers = eqx.partition(before, lambda part: not is_buffer(part), is_leaf=is_buffer)
+    # One branch, not a choice for each array: the compiler would compute `sound` anew for every one of them.
+    rest = jax.lax.cond(sound, lambda: rest, lambda: old_rest)
+    buffers = jax.tree.map(partial(replay.roll_back, sound), buffers, old_buffers, is_leaf=is_buffer)
+    return eqx.combine(rest, buffers, is_leaf=is_buffer)
 
 
 def _strongly_typed(tree: PyTree) -> PyTree:

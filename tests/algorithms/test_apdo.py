@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import random
 
 from apdo import loop
 from apdo.algorithms import apdo, k_adj, pdo
@@ -42,12 +43,26 @@ def runs():
     }
 
 
-def test_up_to_the_adjustment_every_number_equals_pdo_bit_for_bit(runs):
-    for epoch in range(K_ADJ + 1):
-        ours, theirs = runs["apdo"][1][epoch], runs["pdo"][1][epoch]
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"epoch {epoch}, {name}")
+def test_until_the_adjustment_it_plays_and_is_priced_as_pdo(runs):
+    """On the same draws: what a compiler rounds otherwise in another program moves a step, but not the first batch."""
+    ours, theirs = (runs[name][1] for name in ("apdo", "pdo"))
+    assert ours[0].keys() == theirs[0].keys()
+    for name in ("return", "cost", "multiplier"):
+        np.testing.assert_allclose(ours[0][name], theirs[0][name], rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(ours[1]["multiplier"], theirs[1]["multiplier"], rtol=1e-4)
+    assert np.any(ours[1]["multiplier"] > 0.0)
+
+
+def test_between_adjustments_a_step_is_pdos_bit_for_bit(monkeypatch):
+    config, task = dual_config(k_adj=K_ADJ), Reach(costs=2)
+    problem, batch, key = problem_of(task, 200), random_batch(random.key(1), task, 5, 40), random.key(2)
+    compiled = jax.jit(pdo.step, static_argnums=(0, 1))
+    state = apdo.init(config, problem, random.key(0))
+    expected = compiled(config, problem, state.pdo, batch, key)
+    monkeypatch.setattr(pdo, "step", compiled)
+    after, metrics = apdo.step(config, problem, state, batch, key)
+    for ours, theirs in zip(jax.tree.leaves((after.pdo, metrics)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_after_the_adjustment_multiplier_and_policy_differ_from_pdo(runs):

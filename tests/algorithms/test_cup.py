@@ -45,7 +45,8 @@ def test_with_multipliers_of_zero_the_projection_leaves_the_improved_policy_wher
     step = jax.jit(cup.step, static_argnums=(0, 1))
     before = cup.init(config, problem, random.key(0))
     first, metrics = step(config, problem, before, batch, random.key(2))
-    np.testing.assert_allclose(metrics["kl"], metrics["improvement_kl"], rtol=0.02)
+    # Adam makes steps of what rounding leaves of a slope of zero.
+    np.testing.assert_allclose(metrics["kl"], metrics["improvement_kl"], rtol=0.1)
     assert np.all(first.multiplier.value > 0.0)
     _, later = step(config, problem, first, batch, random.key(3))
     np.testing.assert_array_equal(later["multiplier"], first.multiplier.value)

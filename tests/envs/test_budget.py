@@ -12,7 +12,7 @@ import apdo
 from apdo import envs, rollout
 from apdo.envs import budget
 from apdo.envs.environment import Environment
-from apdo.experiment import evaluation, runner, settings
+from apdo.experiment import evaluation, opening, settings
 from apdo.report import runs
 from problems import Reach
 
@@ -192,5 +192,5 @@ def test_a_run_with_early_termination_on_the_host_trains_goes_on_and_is_evaluate
             np.testing.assert_array_equal(values, resumed.metrics[name], err_msg=name)
     task = envs.of_object(make)[1]
     experiment = settings.Experiment.restore(runs.read_description(whole.path)["config"], task)
-    found = evaluation.evaluate(whole.newest[0], runner.training_of(experiment), episodes=10)
+    found = evaluation.evaluate(whole.newest[0], opening.training_of(experiment), episodes=10)
     assert found.undiscounted_cost[0].mean == pytest.approx(3.0)

@@ -10,7 +10,7 @@ import pytest
 
 from apdo import loop
 from apdo.errors import Interrupted
-from apdo.experiment import adjusting, checkpoint, dual_checks, runner, settings
+from apdo.experiment import adjusting, checkpoint, dual_checks, opening, runner, settings
 from apdo.report import runs
 
 EPOCHS, K_ADJ = 6, 1
@@ -79,7 +79,7 @@ def arrays(folder):
 
 @functools.cache
 def _learned():
-    training = runner.training_of(experiment())
+    training = opening.training_of(experiment())
     state = loop.start(training, [3, 4])
     state = loop.make_advance(training)(state, jnp.asarray(K_ADJ + 1, dtype=jnp.int32)).state
     adjuster = loop.Adjuster(training)

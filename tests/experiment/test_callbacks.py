@@ -9,7 +9,7 @@ import pytest
 
 import apdo
 from apdo.errors import InvalidInput
-from apdo.experiment import callbacks, mirrors, runner, settings
+from apdo.experiment import callbacks, mirrors, opening, settings
 from apdo.report import runs
 from command_line import call
 
@@ -29,7 +29,7 @@ def told(cost=(), returned=(), limits=(0.2,)):
         batch=200,
         folder=Path("run"),
         title="",
-        training=runner.training_of(settings.specify("trpo", "two-state")),
+        training=opening.training_of(settings.specify("trpo", "two-state")),
         state=None,
     )
 

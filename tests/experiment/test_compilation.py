@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from apdo import loop
-from apdo.experiment import compilation, runner, settings
+from apdo.experiment import compilation, opening, settings
 from problems import Reach
 
 TINY = {"epochs": 2, "batch": 200, "critic.passes": 1, "policy.hidden": (4,), "critic.hidden": (4,)}
@@ -26,7 +26,7 @@ def cache(tmp_path):
 
 
 def training(**changes):
-    return runner.training_of(settings.specify("pdo", "two-state", TINY | changes))
+    return opening.training_of(settings.specify("pdo", "two-state", TINY | changes))
 
 
 def two_epochs(training, numbers=()):

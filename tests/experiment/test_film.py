@@ -12,7 +12,7 @@ from PIL import Image, ImageSequence
 from apdo.core import networks
 from apdo.core.deterministic import Policy as Network
 from apdo.errors import InvalidInput, StorageFailure
-from apdo.experiment import film, runner, settings
+from apdo.experiment import film, opening, settings
 from apdo.policy import Policy
 from apdo.tasks import drawing
 from apdo.tasks.point_gather import PointGather
@@ -21,7 +21,7 @@ from problems import Reach
 
 @pytest.fixture(scope="module")
 def training():
-    return runner.training_of(settings.specify("pdo", "point-gather", {"batch": 15}))
+    return opening.training_of(settings.specify("pdo", "point-gather", {"batch": 15}))
 
 
 @pytest.fixture(scope="module")

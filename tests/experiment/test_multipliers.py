@@ -16,7 +16,7 @@ from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.datasets import Dataset
 from apdo.errors import InvalidInput
-from apdo.experiment import checkpoint, logged, multipliers, records, runner, settings
+from apdo.experiment import checkpoint, logged, multipliers, opening, records, settings
 from command_line import call
 from logged_data import random_log, two_state_log
 
@@ -129,8 +129,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(run, tmp_path):
 def begun(folder, algorithm, **options):
     """A run folder whose run has not trained yet."""
     experiment = settings.specify(algorithm, "two-state", {"batch": 40, "horizon": 20} | options)
-    training = runner.training_of(experiment)
-    records.Records(folder, runner.describe(experiment, training, [0])).close("interrupted")
+    training = opening.training_of(experiment)
+    records.Records(folder, opening.describe(experiment, training, [0])).close("interrupted")
     return training
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from apdo import cli, files
 from apdo.errors import InvalidInput, NumericalFailure
-from apdo.experiment import reproduce, runner
+from apdo.experiment import opening, reproduce, runner
 from apdo.experiment.records import Records
 from apdo.experiment.reproduce import SCALES, studies
 
@@ -26,7 +26,7 @@ class Trainer:
         self.folders.append("/".join(folder.parts[-2:]))
         shutil.rmtree(folder, ignore_errors=True)  # what there was of it counts as gone on with
         seeds = list(range(experiment.settings.seed, experiment.settings.seed + experiment.settings.seeds))
-        record = Records(folder, runner.describe(experiment, runner.training_of(experiment), seeds))
+        record = Records(folder, opening.describe(experiment, opening.training_of(experiment), seeds))
         if folder.parent.name in self.fails:
             record.close("failed")
             raise NumericalFailure("epoch 3, seed 0: the reward is not finite.")

@@ -21,7 +21,7 @@ import apdo
 from apdo import cli, files, loop
 from apdo.core import critics, dual, trust_region
 from apdo.errors import Interrupted, InvalidInput, StorageFailure
-from apdo.experiment import checkpoint, records, remarks, reproduce, rerun, runner, settings, standing
+from apdo.experiment import checkpoint, opening, records, remarks, reproduce, rerun, runner, settings, standing
 from apdo.report import runs
 
 SMALL = {"policy.hidden": (8,), "critic.hidden": (8,), "critic.passes": 1, "critic.minibatches": 2}
@@ -143,8 +143,8 @@ def test_an_adjustment_goes_on_from_its_learner_and_not_from_its_start(tmp_path,
     assert checkpoint.learner_path(tmp_path / "run", 3).exists()
     Countdown.left = 10**9
     worked = []
-    work = loop.Adjuster(runner.training_of(experiment("apdo"))).work
-    adjuster = loop.Adjuster(runner.training_of(experiment("apdo")))
+    work = loop.Adjuster(opening.training_of(experiment("apdo"))).work
+    adjuster = loop.Adjuster(opening.training_of(experiment("apdo")))
     monkeypatch.setattr(adjuster, "work", lambda s, learner, size: (worked.append(size), work(s, learner, size))[1])
     monkeypatch.setattr(runner, "REPORT_EVERY", 10.0)
     result = runner.resume(tmp_path / "run", quiet=True)
@@ -543,7 +543,7 @@ def test_the_command_line_saves_on_sigterm_and_says_how_to_go_on(tmp_path, capsy
         standing.find(
             folder,
             runs.read_description(folder),
-            runner.training_of(settings.Experiment.restore(runs.read_description(folder)["config"])),
+            opening.training_of(settings.Experiment.restore(runs.read_description(folder)["config"])),
             lambda _: None,
         ).epoch
         == epoch

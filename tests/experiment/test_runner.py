@@ -10,7 +10,7 @@ import pytest
 import apdo
 from apdo import loop
 from apdo.errors import InvalidInput
-from apdo.experiment import checkpoint, chosen, evaluation, memory, records, runner, settings
+from apdo.experiment import checkpoint, chosen, evaluation, memory, opening, records, runner, settings
 from apdo.report import runs
 from problems import Reach
 from test_best import believed
@@ -85,7 +85,7 @@ def test_the_same_command_gives_the_same_numbers_and_the_same_state(result, tmp_
 def test_the_checkpoint_holds_everything_that_the_next_epoch_needs(result):
     """From the checkpoint after three epochs, the fourth comes out bit for bit."""
     experiment = settings.Experiment.restore(runs.read_description(result.path)["config"])
-    training = runner.training_of(experiment)
+    training = opening.training_of(experiment)
     like = jax.eval_shape(lambda: loop.start(training, [5, 6]))
     state = checkpoint.load(checkpoint.path_of(result.path, 3), like)
     assert int(state.epoch) == 3
@@ -180,7 +180,7 @@ def test_a_nan_stops_the_run_with_the_last_good_state_saved_and_the_quantity_nam
         runner.run(broken, tmp_path / "run", quiet=True)
     saved = checkpoint.path_of(tmp_path / "run", 0)
     assert str(saved) in str(caught.value)
-    like = jax.eval_shape(lambda: loop.start(runner.training_of(broken), [0]))
+    like = jax.eval_shape(lambda: loop.start(opening.training_of(broken), [0]))
     assert int(checkpoint.load(saved, like).epoch) == 0
     assert runs.read_description(tmp_path / "run")["status"] == "failed"
 
@@ -197,7 +197,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(result, tmp_path, damag
     }[damage]
     path = tmp_path / "epoch-000004.npz"
     path.write_bytes(broken)
-    training = runner.training_of(settings.Experiment.restore(runs.read_description(result.path)["config"]))
+    training = opening.training_of(settings.Experiment.restore(runs.read_description(result.path)["config"]))
     like = jax.eval_shape(lambda: loop.start(training, [5, 6]))
     with pytest.raises(apdo.InvalidInput, match=r"epoch-000004\.npz"):
         checkpoint.load(path, like)
@@ -209,7 +209,7 @@ def test_a_checkpoint_of_other_shapes_is_refused(result):
         "point-gather",
         {"policy.hidden": (4,), "off_policy.learner.actor_hidden": (4,), "batch": 300, "epochs": 4, "k_adj": 1},
     )
-    like = jax.eval_shape(lambda: loop.start(runner.training_of(experiment), [5, 6]))
+    like = jax.eval_shape(lambda: loop.start(opening.training_of(experiment), [5, 6]))
     with pytest.raises(apdo.InvalidInput, match=r"this run's settings make it|not a whole checkpoint"):
         checkpoint.load(checkpoint.latest(result.path), like)
 
@@ -238,4 +238,4 @@ def test_what_an_off_policy_learner_would_draw_at_once_counts_as_memory(algorith
     """Found by random command lines: such a run was killed by the system."""
     experiment = settings.specify(algorithm, "point-gather", {"batch": 30} | changes)
     with pytest.raises(InvalidInput, match="GB of memory"):
-        memory.check(runner.training_of(experiment), [0])
+        memory.check(opening.training_of(experiment), [0])

@@ -9,7 +9,7 @@ import pytest
 import apdo
 from apdo import arguments, loop
 from apdo.errors import Interrupted, NumericalFailure
-from apdo.experiment import runner, settings, together
+from apdo.experiment import history, opening, runner, settings, together
 from apdo.report import runs
 
 TINY = {"epochs": 3, "batch": 200, "critic.passes": 1, "policy.hidden": (4,), "critic.hidden": (4,), "seeds": 2}
@@ -29,8 +29,8 @@ def enter(folder, names=tuple(CHANGES)):
 
 
 def opened(folder, **changes):
-    found = runner.enter(experiment(**changes), folder, lambda _: None)
-    assert isinstance(found, runner.Opened)
+    found = opening.enter(experiment(**changes), folder, lambda _: None)
+    assert isinstance(found, opening.Opened)
     return found
 
 
@@ -55,7 +55,7 @@ def assert_same(one, other):
 
 
 def test_a_configuration_is_its_structure_and_its_numbers():
-    one, other = (runner.training_of(experiment(**CHANGES[name])) for name in ("tight", "loose"))
+    one, other = (opening.training_of(experiment(**CHANGES[name])) for name in ("tight", "loose"))
     assert arguments.structure(one) == arguments.structure(other)
     found = arguments.numbers(one)
     assert found["problem.limits.0"] == 0.1
@@ -68,7 +68,7 @@ def test_a_configuration_is_its_structure_and_its_numbers():
 
 
 def test_numbers_that_python_looks_at_stay_constants_and_others_become_arguments():
-    training = runner.training_of(experiment())
+    training = opening.training_of(experiment())
     free = ["problem.limits.0", "config.trace", "config.primal.radius", "config.initial_multiplier", "config.dual_step"]
     assert together.can_be_arguments(training, free)
     assert together.can_be_arguments(training, [])
@@ -145,7 +145,7 @@ def test_an_interrupted_group_goes_on_with_the_same_bits(folder, tmp_path, monke
 
 
 def test_a_run_that_fails_is_left_behind_and_changes_nothing_for_the_others(folder, tmp_path, monkeypatch):
-    real = runner.brought
+    real = history.brought
 
     def broken(chunk):
         """Two epochs later, something of the second run is not finite."""
@@ -154,7 +154,7 @@ def test_a_run_that_fails_is_left_behind_and_changes_nothing_for_the_others(fold
             found.finite["measured cost"] = np.asarray([True, True, False, False, True, True])
         return found
 
-    monkeypatch.setattr(runner, "brought", lambda chunk: broken(chunk))
+    monkeypatch.setattr(history, "brought", lambda chunk: broken(chunk))
     ends = together.train(enter(tmp_path))
     assert [type(ends[tmp_path / name]) for name in CHANGES] == [type(None), NumericalFailure, type(None)]
     told = runs.read_description(tmp_path / "loose")

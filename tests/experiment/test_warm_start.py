@@ -15,7 +15,7 @@ from apdo import algorithms, envs, loop, objective, own, rollout
 from apdo.algorithms import on_policy
 from apdo.core import categorical, deterministic, gaussian, networks
 from apdo.errors import Interrupted, InvalidInput
-from apdo.experiment import checkpoint, chosen, evaluation, runner, settings, together, warm_start
+from apdo.experiment import checkpoint, chosen, evaluation, opening, runner, settings, together, warm_start
 from apdo.policy import Policy
 from apdo.report import runs
 from problems import Reach
@@ -74,7 +74,7 @@ def specified(algorithm="pdo", environment=LINE, **changes):
 
 
 def begun(experiment):
-    training = runner.training_of(experiment)
+    training = opening.training_of(experiment)
     seeds = evaluation.seeds_of(experiment)
     found = warm_start.of(experiment, training, seeds)
     assert found is not None
@@ -172,7 +172,7 @@ def test_a_loaded_policy_serves_every_seed_and_is_not_used_up(earlier, tmp_path)
     warm_start._given.clear()
     assert len(apdo.resume(result.path, epochs=2, quiet=True).metrics["return"][0]) == 2
     with pytest.raises(InvalidInput, match="Python object"):
-        runner.begin(settings.Experiment.restore(runs.read_description(result.path)["config"]), tmp_path / "again")
+        opening.begin(settings.Experiment.restore(runs.read_description(result.path)["config"]), tmp_path / "again")
 
 
 class Stopping(runner.Stop):
@@ -228,7 +228,7 @@ def test_without_any_checkpoint_it_begins_again_only_from_the_same_policy(earlie
 
 def test_runs_that_start_fresh_share_no_program_with_those_that_do_not(earlier, tmp_path):
     trained = [specified(seed=seed, start_from=source) for seed, source in ((0, ""), (1, ""), (2, str(earlier.path)))]
-    opened = [runner.begin(one, tmp_path / str(i)) for i, one in enumerate(trained)]
+    opened = [opening.begin(one, tmp_path / str(i)) for i, one in enumerate(trained)]
     assert sorted(len(group) for group in together.groups(opened)) == [1, 2]
     for one in opened:
         one.record.close("interrupted")
@@ -313,7 +313,7 @@ def test_actions_of_the_host_must_mean_the_same():
         given = {"policy.hidden": (8,), "epochs": 1, "batch": 30, "max_episode_steps": 3, "limits": 1.0} | changes
         return settings.specify("pdo", name, given, task=task)
 
-    training = runner.training_of(specified(Counting))
+    training = opening.training_of(specified(Counting))
     saved = chosen.policies(training, [0], loop.start(training, [0]), newest=True)[0]
     source = warm_start.name_of(saved)
     training, found = begun(specified(Counting, start_from=source))

@@ -8,6 +8,8 @@ pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
 
 from image_environment import Dots
 
+pytestmark = pytest.mark.slow
+
 
 def test_pdo_leads_a_dot_to_its_target_and_off_the_stripe(tmp_path):
     """A random walk gets nowhere; the target is 9 steps away on average, and the way through the stripe costs."""

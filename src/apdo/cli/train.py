@@ -13,7 +13,7 @@ from apdo.errors import InvalidInput, unknown
 
 if TYPE_CHECKING:
     from apdo.experiment.mirrors import Watch
-    from apdo.experiment.runner import Result
+    from apdo.experiment.result import Result
 
 WATCHING = (
     switch("--tensorboard", "also write event files for TensorBoard (pip install 'apdo[tensorboard]')"),

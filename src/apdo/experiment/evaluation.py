@@ -17,7 +17,7 @@ from apdo.core.advantage import episode_totals
 from apdo.envs.environment import Environment
 from apdo.errors import InvalidInput
 from apdo.experiment import checkpoint, chosen
-from apdo.experiment.runner import training_of
+from apdo.experiment.opening import training_of
 from apdo.experiment.settings import Experiment
 from apdo.policy import Policy
 from apdo.report import runs

@@ -6,6 +6,7 @@ again. `lock` is held by the process that writes, and by no one else.
 """
 
 import contextlib
+import datetime
 import fcntl
 import functools
 import os
@@ -164,6 +165,11 @@ def rows(
         }
         for i, seed in enumerate(seeds)
     ]
+
+
+def now() -> str:
+    """The time, as run folders tell it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def versions(others: tuple[str, ...] = ()) -> dict[str, str]:

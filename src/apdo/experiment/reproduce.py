@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 
 from apdo.errors import InvalidInput, NumericalFailure, unknown
-from apdo.experiment import blocks, runner, settings, together
+from apdo.experiment import blocks, opening, runner, settings, together
 from apdo.experiment.settings import Experiment
 from apdo.report import claims, comparison, page, plot, runs
 from apdo.report.comparison import OptimalMultiplier, Target
@@ -259,11 +259,11 @@ def _do(job: Sequence[Block], train: Train, say: Say) -> list[tuple[Block, Numer
             return [(job[0], error)]
         return []
     held: dict[Path, Block] = {}
-    opened: list[runner.Opened] = []
+    opened: list[opening.Opened] = []
     try:
         for block in job:
-            entered = runner.enter(block.experiment, block.folder, say)
-            if isinstance(entered, runner.Opened):
+            entered = opening.enter(block.experiment, block.folder, say)
+            if isinstance(entered, opening.Opened):
                 opened.append(entered)
                 held[entered.record.folder] = block
     except BaseException:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from apdo.experiment.runner import Result
+    from apdo.experiment.result import Result
 
 _MOST = 10
 """Seeds that are shown one by one; of more, the first ones are."""

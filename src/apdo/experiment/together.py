@@ -20,10 +20,11 @@ from jaxtyping import Array, PyTree
 
 from apdo import algorithms, arguments, hosted, loop
 from apdo.errors import Interrupted, NumericalFailure
-from apdo.experiment import compilation, memory, runner
+from apdo.experiment import compilation, history, memory, runner
 from apdo.experiment.callbacks import Callback
+from apdo.experiment.opening import Opened
 from apdo.experiment.progress import Progress
-from apdo.experiment.runner import Opened, Runner
+from apdo.experiment.runner import Runner
 from apdo.experiment.settings import Experiment
 from apdo.experiment.stopping import Stop
 
@@ -180,7 +181,7 @@ class _Group:
             count = jnp.asarray(self.works[self.live[0]].count(epoch), dtype=jnp.int32)
             chunk = jax.block_until_ready(advance(state, count, self.numbers))
             elapsed = time.perf_counter() - began
-            state, brought = chunk.state, runner.brought(chunk)
+            state, brought = chunk.state, history.brought(chunk)
             epoch += brought.done
             gone = [i for i in self.live if not self._receive(i, brought, epoch, elapsed, state)]
             if gone:
@@ -195,7 +196,7 @@ class _Group:
             return loop.start(self.training, [seed for work in self.works for seed in work.seeds], self.numbers)
         return _over_rows(lambda *leaves: jnp.concatenate(leaves), *(state for state in states if state is not None))
 
-    def _receive(self, i: int, brought: runner.Brought, epoch: int, elapsed: float, state: loop.State) -> bool:
+    def _receive(self, i: int, brought: history.Brought, epoch: int, elapsed: float, state: loop.State) -> bool:
         """Write down what a run's rows brought; false if it has failed or is stopped, and told of."""
         work, rows = self.works[i], self.rows[i]
         try:

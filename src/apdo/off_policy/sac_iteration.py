@@ -59,7 +59,16 @@ def cautious(config: Learner, q: Float[Array, "N B ..."], constraints: int) -> F
         # Where critics agree to the last digit the root has no slope.
         variance = jnp.maximum(jnp.var(each, axis=1), jnp.finfo(q.dtype).tiny)
         mean = mean + config.caution * jnp.sqrt(variance)
-    return jnp.concatenate([jnp.min(q[:TWINS], axis=0, keepdims=True), mean])
+    return jnp.concatenate([_lower(q)[None], mean])
+
+
+def _lower(q: Float[Array, "N B ..."]) -> Float[Array, "B ..."]:
+    """The lower reward twin.
+
+    Not `jnp.min`, whose slope asks which of its inputs equals the least, and is NaN where a compiler has computed them
+    twice with different rounding.
+    """
+    return jnp.minimum(q[0], q[1])
 
 
 def targets(
@@ -71,13 +80,13 @@ def targets(
     if learned.discrete:
         log_p = learned.log_probabilities(s)
         q = target.of_choices(s, step)
-        soft = jnp.sum(jnp.exp(log_p) * (jnp.min(q[:TWINS], axis=0) - temperature * log_p), axis=-1)
+        soft = jnp.sum(jnp.exp(log_p) * (_lower(q) - temperature * log_p), axis=-1)
         costs = jnp.sum(jnp.exp(log_p)[None] * q[TWINS:], axis=-1)
     else:
         assert draws.noise is not None
         action, log_density = learned.distributions(s).at(draws.noise[_TARGETS])
         q = target.q(s, action, step)
-        soft = jnp.min(q[:TWINS], axis=0) - temperature * log_density
+        soft = _lower(q) - temperature * log_density
         costs = q[TWINS:]
     after = jnp.concatenate([jnp.broadcast_to(soft[None], (TWINS, *soft.shape)), costs])
     now = jnp.concatenate([batch.reward[None], batch.cost.T])

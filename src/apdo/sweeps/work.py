@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import mirrors, records, runner, together
+from apdo.experiment import mirrors, opening, records, result, together
 from apdo.experiment.settings import Experiment
 
 FINISHED, FAILED, INTERRUPTED, STORAGE = "finished", "failed", "interrupted", "storage"
@@ -46,14 +46,14 @@ def perform(tasks: Sequence[Task], patience: float = PATIENCE) -> list[Outcome]:
     """Do every run of a job, in as few programs as they allow; one that fails does not take the others along."""
     found: list[Outcome] = []
     opened: dict[Path, str] = {}
-    held: list[runner.Opened] = []
+    held: list[opening.Opened] = []
     for task in tasks:
         try:
             entered = _enter(task, patience)
         except BaseException as error:
             found.append(outcome_of(task.folder, error))
             continue
-        if isinstance(entered, runner.Result):
+        if isinstance(entered, result.Result):
             found.append(Outcome(task.folder, FINISHED))
         else:
             opened[entered.record.folder] = task.folder
@@ -65,12 +65,12 @@ def perform(tasks: Sequence[Task], patience: float = PATIENCE) -> list[Outcome]:
     return found
 
 
-def _enter(task: Task, patience: float) -> runner.Opened | runner.Result:
+def _enter(task: Task, patience: float) -> opening.Opened | result.Result:
     """The run's folder, waited for if a process before this one has not let go of it yet."""
     experiment, until = Experiment.restore(task.config), time.monotonic() + patience
     while True:
         try:
-            return runner.enter(experiment, Path(task.folder), lambda _: None)
+            return opening.enter(experiment, Path(task.folder), lambda _: None)
         except records.Busy:
             if time.monotonic() > until:
                 raise

@@ -1,0 +1,86 @@
+"""The metrics of a run so far, as they come from the compiled loop and as the run keeps them."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from apdo import loop
+from apdo.errors import InvalidInput
+from apdo.experiment.standing import Standing
+from apdo.report import runs
+
+
+class History:
+    """The metrics of all epochs so far, by name, [E, S, ...]; it grows by doubling, so that long runs stay small."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+        self._epochs = 0
+
+    def add(self, metrics: dict[str, np.ndarray]) -> None:
+        """The next epochs."""
+        count = len(next(iter(metrics.values())))
+        if self._arrays and {n: a.shape[1:] for n, a in self._arrays.items()} != {
+            n: a.shape[1:] for n, a in metrics.items()
+        }:
+            raise InvalidInput("the metrics of the epochs before are not those that this version of the run makes.")
+        for name, new in metrics.items():
+            room = self._arrays.get(name)
+            if room is None:
+                room = np.empty((max(64, count), *new.shape[1:]), new.dtype)
+            if self._epochs + count > len(room):
+                room = np.concatenate(
+                    [room[: self._epochs], np.empty_like(room, shape=(len(room) + count, *new.shape[1:]))]
+                )
+            room[self._epochs : self._epochs + count] = new
+            self._arrays[name] = room
+        self._epochs += count
+
+    def restore(self, rows: list[list[dict[str, Any]]], skip: set[str]) -> None:
+        """The epochs of an earlier part of the run, from its records; JSON gives single precision back exactly."""
+        if rows:
+            names = [name for name in rows[0][0] if name not in skip]
+            self.add({name: _single(np.asarray([[row[name] for row in epoch] for epoch in rows])) for name in names})
+
+    def first(self, epochs: int) -> dict[str, np.ndarray]:
+        """The first so many epochs, [E, S, ...]; a view that the next epochs do not change."""
+        return {name: room[:epochs] for name, room in self._arrays.items()}
+
+    def by_seed(self) -> dict[str, np.ndarray]:
+        """[S, E, ...]."""
+        return {name: np.swapaxes(room[: self._epochs], 0, 1).copy() for name, room in self._arrays.items()}
+
+
+def _single(values: np.ndarray) -> np.ndarray:
+    return values.astype({"f": np.float32, "i": np.int32}.get(values.dtype.kind, values.dtype))
+
+
+def history_of(stands: Standing) -> History:
+    """The metrics that a run has so far."""
+    history = History()
+    history.restore(stands.rows, skip={"epoch", "seed", "samples", "seconds"} | runs.ADJUSTED)
+    return history
+
+
+@dataclasses.dataclass(frozen=True)
+class Brought:
+    """What a call of the compiled loop brought, but for the state."""
+
+    metrics: dict[str, np.ndarray]
+    """By name, [E, S, ...], for the epochs that are done."""
+    finite: dict[str, np.ndarray]
+    """By quantity: whether each seed's was finite in the last epoch tried."""
+    done: int
+
+    def of(self, rows: slice) -> "Brought":
+        """Some of the seeds'."""
+        metrics = {name: value[:, rows] for name, value in self.metrics.items()}
+        return Brought(metrics, {name: flags[rows] for name, flags in self.finite.items()}, self.done)
+
+
+def brought(chunk: loop.Chunk) -> Brought:
+    """A chunk's numbers, from the device."""
+    metrics, finite, done = jax.device_get((chunk.metrics, chunk.finite, chunk.done))
+    return Brought({name: value[: int(done)] for name, value in metrics.items()}, finite, int(done))

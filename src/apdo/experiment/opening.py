@@ -1,0 +1,190 @@
+"""Opens runs: a new folder, or one that is gone on with from where its files say that it stands."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from apdo import algorithms, loop, options
+from apdo.algorithms import checks, scaled
+from apdo.algorithms.contract import Algorithm
+from apdo.errors import InvalidInput
+from apdo.experiment import memory, records, result, standing, warm_start
+from apdo.experiment.difference import differences
+from apdo.experiment.history import history_of
+from apdo.experiment.result import Result
+from apdo.experiment.settings import BOOKKEEPING, Experiment, sized
+from apdo.experiment.standing import Standing
+from apdo.report import runs
+
+_ENDINGS = ("error", "stopped")
+"""What `run.json` says of how a run ended, until it goes on."""
+
+
+def training_of(experiment: Experiment) -> loop.Training:
+    """The experiment as the loop needs it."""
+    steps, environments = experiment.shape()
+    return loop.Training(
+        algorithm=algorithm_of(experiment),
+        config=experiment.algorithm_config,
+        problem=experiment.problem(),
+        environment=experiment.task(),
+        steps=steps,
+        environments=environments,
+        side_by_side=loop.suits_side_by_side(),
+    )
+
+
+def algorithm_of(experiment: Experiment) -> Algorithm:
+    """The algorithm, before the mapping of its actions where the environment has one."""
+    plain = cast(Algorithm, algorithms.find(experiment.algorithm))
+    task = experiment.environment_config
+    meaning = getattr(task, "action_meaning", None)
+    if meaning is None:
+        return plain
+    own = None if task.discrete_actions else scaled.ActionMeaning(*(jnp.asarray(part, jnp.float32) for part in meaning))
+    return cast(Algorithm, scaled.Scaled(plain, own))
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A run whose folder is held, ready to be trained from where it stands."""
+
+    experiment: Experiment
+    training: loop.Training
+    seeds: list[int]
+    record: records.Records
+    stands: Standing
+
+
+def begin(experiment: Experiment, folder: Path) -> Opened:
+    """A new run folder."""
+    training = training_of(experiment)
+    if experiment.algorithm not in algorithms.ALGORITHMS:
+        steps, environments = experiment.shape()
+        plain = algorithms.find(experiment.algorithm)
+        checks.try_out(experiment.algorithm, plain, training.config, training.problem, steps, environments)
+    seeds = _seeds(experiment)
+    memory.check(training, seeds)
+    warm = warm_start.of(experiment, training, seeds)
+    description = describe(experiment, training, seeds) | ({} if warm is None else {warm_start.RECORD: warm.about})
+    record = records.Records(folder, description)
+    state = None if warm is None else warm.state
+    return Opened(experiment, training, seeds, record, Standing(state, [], 0, discarded=False))
+
+
+def reopen(
+    folder: Path,
+    say: standing.Say,
+    epochs: int | None = None,
+    bookkeeping: Mapping[str, Any] | None = None,
+    task: type[Any] | None = None,
+) -> Opened | Result:
+    """The run of a folder, to go on with, or its result if it is finished; see `resume`."""
+    runs.read_description(folder)
+    standing.check_own(folder)
+    with contextlib.ExitStack() as holding:
+        held = holding.enter_context(records.lock(folder))
+        description = runs.read_description(folder)
+        experiment = Experiment.restore(description.get("config", {}), task)
+        if epochs is not None and epochs < experiment.settings.epochs:
+            raise InvalidInput(f"the run has {experiment.settings.epochs} epochs, and cannot be shortened to {epochs}.")
+        experiment = _change(experiment, dict(bookkeeping or {}) | ({} if epochs is None else {"epochs": epochs}))
+        training, seeds = training_of(experiment), _seeds(experiment)
+        fresh = describe(experiment, training, seeds)
+        if any(description.get(name) != fresh[name] for name in ("algorithm", "environment", "seeds", "batch")):
+            raise InvalidInput(f"{folder / 'run.json'} contradicts itself: its configuration makes another run.")
+        for name in ("versions", "device"):
+            if changed := differences(description.get(name), fresh[name], name):
+                say(f"{changed}: the run goes on, but its bits may differ from those of a run without interruption.")
+        memory.check(training, seeds)
+        stands = standing.find(folder, description, training, say)
+        if stands.state is None:
+            warm = warm_start.of(experiment, training, seeds, description.get(warm_start.RECORD))
+            stands = dataclasses.replace(stands, state=None if warm is None else warm.state)
+        if description.get("status") == "finished" and stands.epoch == experiment.settings.epochs:
+            if not stands.discarded:
+                say(f"{folder} is finished already, and whole.")
+                return result.of(
+                    folder, experiment, training, seeds, history_of(stands), started(training, seeds, stands)
+                )
+        else:
+            say(f"going on after {stands.epoch} of {experiment.settings.epochs} epochs")
+        note = {"epoch": stands.epoch, "at": fresh["started"], "versions": fresh["versions"], "device": fresh["device"]}
+        earlier = description["resumed"] if isinstance(description.get("resumed"), list) else []
+        description |= {"config": fresh["config"], "epochs": fresh["epochs"], "resumed": [*earlier, note]}
+        description = {name: value for name, value in description.items() if name not in _ENDINGS}
+        record = records.Records.resume(folder, held, description, stands.end)
+        holding.pop_all()
+    return Opened(experiment, training, seeds, record, stands)
+
+
+def enter(experiment: Experiment, folder: Path, say: standing.Say) -> Opened | Result:
+    """The run of this experiment in this folder, begun if it is not there; its result if it is finished."""
+    if not folder.exists() or records.is_blank(folder):
+        return begin(experiment, folder)
+    task = type(experiment.environment_config)
+    there = Experiment.restore(runs.read_description(folder).get("config", {}), task)
+    if differ := differences(there.essence(), experiment.essence()):
+        raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
+    kept = {name: getattr(experiment.settings, name) for name in BOOKKEEPING}
+    return reopen(folder, say, bookkeeping=kept, task=task)
+
+
+def _change(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
+    settings = sized(options.override(experiment.settings, changes), experiment.environment_config)
+    changed = dataclasses.replace(experiment, settings=settings)
+    changed.check()
+    return changed
+
+
+def _seeds(experiment: Experiment) -> list[int]:
+    return [experiment.settings.seed + i for i in range(experiment.settings.seeds)]
+
+
+def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) -> dict[str, Any]:
+    """The run as `run.json` tells it."""
+    problem, device = training.problem, jax.devices()[0]
+    choices = getattr(training.environment, "action_choices", None)
+    return {
+        "algorithm": experiment.algorithm,
+        **({"stands_for": alias} if (alias := algorithms.stands_for(experiment.algorithm)) else {}),
+        "environment": experiment.environment,
+        "config": experiment.describe(),
+        "problem": {
+            "limits": list(problem.limits),
+            "cost_names": list(training.environment.cost_names),
+            "discount": problem.discount,
+            "cost_discount": problem.cost_discount,
+            "horizon": problem.horizon,
+            "observation_size": problem.observation_size,
+            "action_size": problem.action_size,
+            "discrete_actions": problem.discrete_actions,
+            **({} if problem.image is None else {"image": list(problem.image)}),
+            **({"action_choices": choices.plain()} if choices is not None else {}),
+        },
+        "batch": problem.batch,
+        "epochs": experiment.settings.epochs,
+        "seeds": seeds,
+        "adjustment_epoch": _adjustment_epoch(experiment),
+        "versions": records.versions(getattr(training.environment, "packages", ())),
+        "device": f"{device.platform}: {device.device_kind}",
+        "commit": records.commit(),
+        "started": records.now(),
+        "note": experiment.note,
+    }
+
+
+def _adjustment_epoch(experiment: Experiment) -> int | None:
+    """K_adj, where it is known beforehand."""
+    k_adj = getattr(experiment.algorithm_config, "k_adj", None)
+    return None if k_adj is None or k_adj < 0 else k_adj
+
+
+def started(training: loop.Training, seeds: list[int], stands: Standing) -> loop.State:
+    """The state that a run goes on from."""
+    return loop.start(training, seeds) if stands.state is None else stands.state

@@ -1,0 +1,70 @@
+"""What a run leaves behind, for whoever called it from Python."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from apdo import loop, own
+from apdo.experiment import chosen, summary
+from apdo.experiment.history import History
+from apdo.experiment.settings import Experiment
+from apdo.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Result:
+    """What a run leaves behind."""
+
+    path: Path
+    seeds: list[int]
+    policies: list[Policy]
+    """The best policy of each seed; `policy.about` says which it is."""
+    newest: list[Policy]
+    """The policy of each seed after the last epoch."""
+    best: list[chosen.Found]
+    """What training saw of each seed's best policy; empty where the algorithm's batches say nothing of its policy."""
+    metrics: dict[str, np.ndarray]
+    """By name, [S, E] or [S, E, M]."""
+    title: str = ""
+    """The algorithm and the environment."""
+    limits: tuple[float, ...] = ()
+    cost_names: tuple[str, ...] = ()
+    interrupted: str = ""
+    """Where the run was interrupted, how far it came and how to go on; else empty."""
+
+    @property
+    def policy(self) -> Policy:
+        """The best policy of the first seed."""
+        return self.policies[0]
+
+    def __repr__(self) -> str:
+        return "\n".join(summary.lines(self))
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks, as a table by seed."""
+        return summary.table(self)
+
+
+def of(
+    folder: Path,
+    experiment: Experiment,
+    training: loop.Training,
+    seeds: list[int],
+    history: History,
+    state: loop.State,
+    interrupted: str = "",
+) -> Result:
+    """A run's results, from its metrics and its last state."""
+    return Result(
+        path=folder,
+        seeds=seeds,
+        policies=chosen.policies(training, seeds, state),
+        newest=chosen.policies(training, seeds, state, newest=True),
+        best=chosen.found(training, seeds, state),
+        metrics=history.by_seed(),
+        title=f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}",
+        limits=tuple(training.problem.limits),
+        cost_names=tuple(training.environment.cost_names),
+        interrupted=interrupted,
+    )
