@@ -9,7 +9,7 @@ import pytest
 
 from apdo import best, loop
 from apdo.algorithms import pd_ddpg, pdo
-from problems import Reach, problem_of, training_of
+from problems import Reach, advance_of, problem_of, training_of
 from test_loop import CONFIGS
 
 LIMITS = (0.5, -2.0)
@@ -206,7 +206,7 @@ def test_after_a_jump_only_the_batches_since_then_count():
 def test_the_batch_of_an_epoch_speaks_of_the_policy_before_its_step():
     """A limit that anything keeps: the best is that of the highest lower bound, and its policy the one that acted."""
     training = training_of(pdo, CONFIGS["pdo"][1], limits=(100.0,))
-    advance, one = loop.make_advance(training), jnp.asarray(1, dtype=jnp.int32)
+    advance, one = advance_of(training), jnp.asarray(1, dtype=jnp.int32)
     state, policies, rows = loop.start(training, [3, 4]), [], []
     for _ in range(5):
         policies.append(jax.tree.map(np.array, training.algorithm.learned_policy(state.algorithm)))
@@ -230,7 +230,7 @@ def test_an_epoch_that_breaks_leaves_the_best_as_it_was():
     """The reward is NaN: the epoch does not count, and is nobody's best."""
     sound, broken = (training_of(pdo, CONFIGS["pdo"][1], task) for task in (Reach(), Reach(reward_after=3)))
     two = jnp.asarray(2, dtype=jnp.int32)
-    state = loop.make_advance(sound)(loop.start(sound, [0]), two).state
+    state = advance_of(sound)(loop.start(sound, [0]), two).state
     before = jax.tree.map(np.array, state.best)
     chunk = loop.make_advance(broken)(state, two)
     assert int(chunk.done) == 0

@@ -10,7 +10,7 @@ from apdo import loop
 from apdo.algorithms import apdo, cpo, pd_ddpg, pdo, primal_steps
 from apdo.core import critics, policies, trust_region
 from apdo.off_policy import ddpg, dual_estimate
-from problems import Reach, run, training_of
+from problems import Reach, advance_of, run, training_of
 
 SMALL = {"policy": policies.Config(hidden=(8,), bound=2.0), "critic": critics.Config(hidden=(8,), minibatches=2)}
 LEARNER = ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, bound=2.0, action_noise=0.25)
@@ -50,7 +50,7 @@ def test_a_seed_gives_what_it_gives_alone(name):
 
 def test_chunks_of_any_length_give_the_same_bits():
     training = training_of(pdo, CONFIGS["pdo"][1])
-    advance = loop.make_advance(training)
+    advance = advance_of(training)
     whole = advance(loop.start(training, [0]), jnp.asarray(5, dtype=jnp.int32))
     state, rows = loop.start(training, [0]), []
     for count in (2, 1, 2):
@@ -67,7 +67,7 @@ def test_chunks_of_any_length_give_the_same_bits():
 def test_two_trainings_interleaved_in_one_process_give_the_numbers_of_each_alone():
     trainings = [training_of(pdo, CONFIGS["pdo"][1]), training_of(cpo, CONFIGS["cpo"][1])]
     alone = [run(training, [1], 3)[1] for training in trainings]
-    advances = [loop.make_advance(training) for training in trainings]
+    advances = [advance_of(training) for training in trainings]
     states = [loop.start(training, [1]) for training in trainings]
     for epoch in range(3):
         for i in (0, 1):
@@ -98,7 +98,7 @@ def test_a_nan_in_any_part_of_the_state_is_caught_in_its_epoch(quantity):
         lambda leaf: leaf * jnp.nan if leaf.dtype == jnp.float32 else leaf, getattr(state.algorithm, quantity)
     )
     algorithm = eqx.tree_at(lambda s: getattr(s, quantity), state.algorithm, broken)
-    chunk = loop.make_advance(training)(
+    chunk = advance_of(training)(
         loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch), jnp.asarray(2, dtype=jnp.int32)
     )
     assert int(chunk.done) == 0

@@ -194,8 +194,8 @@ def test_an_actor_on_trial_becomes_the_policy_only_if_its_lagrangian_is_better_a
 ):
     """Reward a - 0.1 a² with |a| ≤ 2, cost [a]⁺ at a small price: pushing is better than pulling."""
     config = apdo.Config(k_adj=0, off_policy=JUMPING, **JUMP)
-    training = training_of(apdo, config, Reach(costs=1), limits=(limit,))
-    state, history = run(training, [0], 1)  # the jump follows this epoch
+    training, numbers = training_of(apdo, config, Reach(costs=1)), {"problem.limits.0": limit}
+    state, history = run(training, [0], 1, numbers)  # the jump follows this epoch
     assert history[0]["actor_taken"][0] == 0.0
     trial = state.algorithm.trial
     assert bool(trial.on[0])
@@ -208,7 +208,8 @@ def test_an_actor_on_trial_becomes_the_policy_only_if_its_lagrangian_is_better_a
     units = leaves(algorithm.pdo.units if taken else trial.units)
     critic_before = np.array(algorithm.pdo.critic.networks.weights[0])
     inserted = int(algorithm.buffer.inserted[0])
-    chunk = advance_of(training)(dataclasses.replace(state, algorithm=algorithm), jnp.asarray(1, dtype=jnp.int32))
+    state = dataclasses.replace(state, algorithm=algorithm)
+    chunk = advance_of(training)(state, jnp.asarray(1, dtype=jnp.int32), {"problem.limits.0": jnp.full(1, limit)})
     after = chunk.state.algorithm
     assert bool(chunk.metrics["actor_taken"][0, 0]) == taken
     assert_same(leaves((after.policy, after.pdo.multiplier.value)), expected)

@@ -13,7 +13,7 @@ from apdo import loop
 from apdo.algorithms import sac_lag
 from apdo.core import dual
 from apdo.tasks.tabular import TwoState
-from problems import Reach, run, training_of
+from problems import Reach, advance_of, run, training_of
 
 LEARNER = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)
 CONFIG = sac_lag.Config(learner=LEARNER, replay_capacity=2000, warm_up=300, updates=0.5)
@@ -33,7 +33,7 @@ def leaves(tree):
 def test_while_it_warms_up_actions_are_random_and_nothing_is_learned(trained):
     training, state, history = trained
     fresh = loop.start(training, [0, 1])
-    after = loop.make_advance(training)(loop.start(training, [0, 1]), jnp.asarray(1, dtype=jnp.int32)).state
+    after = advance_of(training)(loop.start(training, [0, 1]), jnp.asarray(1, dtype=jnp.int32)).state
     for ours, theirs in zip(
         leaves(after.algorithm.learner.learned), leaves(fresh.algorithm.learner.learned), strict=True
     ):
@@ -51,7 +51,7 @@ def test_a_multiplier_rises_where_the_cost_is_above_its_limit(trained):
 
 def test_epochs_one_by_one_or_together_give_the_same_bits(trained):
     training, state, _ = trained
-    whole = loop.make_advance(training)(loop.start(training, [0, 1]), jnp.asarray(4, dtype=jnp.int32)).state
+    whole = advance_of(training)(loop.start(training, [0, 1]), jnp.asarray(4, dtype=jnp.int32)).state
     for ours, theirs in zip(leaves(whole.algorithm), leaves(state.algorithm), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

@@ -115,6 +115,14 @@ class Heard:
 
 
 @pytest.fixture(autouse=True)
+def _at_the_keyboard():
+    """Tests that are started in the background begin with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
 def _remember_who_listens(monkeypatch):
     class Remembered(Stop):
         def __enter__(self):
