@@ -9,7 +9,7 @@ JOBS ?= 2
 # Each worker begins with half of the tests in their order, so that few files are in both and compiled in both.
 PYTEST = -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
+.PHONY: demo test test-slow test-optimised test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
   algorithm-pages torture torture-sweeps clean
 
@@ -20,7 +20,7 @@ demo: .venv/run
 	$(BIN)/apdo train apdo point-gather --preset demo --out runs/demo/apdo --resume
 	$(BIN)/apdo plot runs/demo/pdo runs/demo/cpo runs/demo/apdo --out runs/demo/curves.png --title "150,000 samples each"
 
-# What users run: without any flags the tests ask the compiler to be quick instead.
+# What users run; unless a level is given the tests ask the compiler to be quick instead.
 OPTIMISED := --xla_backend_optimization_level=3
 
 # Everything but learning outcomes. What XLA compiled is kept in build/jax for the next time.
@@ -30,10 +30,14 @@ test: .venv/test .venv/browser
 test-slow: .venv/test
 	XLA_FLAGS=$(OPTIMISED) $(BIN)/python $(PYTEST) -m slow
 
-# As users run it, and with less than the machine's instructions, where sums are added in another order: a test's tolerance must have room for that.
+# As users run it, which takes three times as long.
+test-optimised: .venv/test .venv/browser
+	XLA_FLAGS=$(OPTIMISED) $(BIN)/python $(PYTEST)
+
+# With less than the machine's instructions sums are added in another order: a test's tolerance must have room for that.
 test-isa: .venv/test .venv/browser
 	@failed=0; for isa in $(ISAS); do \
-	  flags="$(OPTIMISED)"; [ $$isa = own ] || flags="$$flags --xla_cpu_max_isa=$$isa"; \
+	  flags="$$XLA_FLAGS"; [ $$isa = own ] || flags="$$flags --xla_cpu_max_isa=$$isa"; \
 	  echo "== instructions: $$isa"; XLA_FLAGS="$$flags" $(BIN)/python $(PYTEST) || failed=1; \
 	done; exit $$failed
 

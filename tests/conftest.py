@@ -5,15 +5,15 @@ import os
 from pathlib import Path
 
 # Most of the suite's time is the compiler's: programs are compiled for seconds and run for milliseconds. So it is asked
-# not to optimise, which takes a quarter of the time, unless flags are given (`make test-isa` tests what users run).
+# not to optimise, which takes a quarter of the time, unless a level is given (`make test-optimised`).
 # What it made is kept in the checkout, for the other worker, for processes that tests start and for the next run, and
 # found by the program's text, JAX's version and XLA's flags. Before JAX is imported, and in the environment, so that
 # nothing is written to the user's own cache.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_disable_hlo_passes="
-    "simplify-while-loops,while-loop-invariant-code-motion,while-loop-constant-sinking,reshape-mover",
-)
+if "optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = (
+        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_disable_hlo_passes="
+        "simplify-while-loops,while-loop-invariant-code-motion,while-loop-constant-sinking,reshape-mover "
+    ) + os.environ.get("XLA_FLAGS", "")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

@@ -27,6 +27,7 @@ TARGETS = {
     "check": "lint, format and types",
     "test": "everything but the learning outcomes",
     "test-slow": "learning outcomes",
+    "test-optimised": "`test` with programs as users run them",
     "test-isa": "`test` with the instructions of SSE4.2, of AVX2 and of the machine",
     "test-random": "`test` twice in random order",
     "test-pythons": "`test` on each supported Python",

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from apdo.datasets import Dataset
     from apdo.experiment.callbacks import Callback
     from apdo.experiment.dual_findings import MultiplierEstimate
+    from apdo.experiment.evaluation import Evaluation
     from apdo.experiment.mirrors import Watch
     from apdo.experiment.result import Result
+    from apdo.experiment.settings import Settings
+    from apdo.options import Configuration
     from apdo.policy import Policy
     from apdo.sweeps.sweep import Found
 
@@ -31,9 +34,12 @@ __all__ = [
     "Interrupted",
     "InvalidInput",
     "NumericalFailure",
+    "Settings",
     "StorageFailure",
     "__version__",
     "estimate_multipliers",
+    "evaluate",
+    "film",
     "load",
     "resume",
     "sweep",
@@ -41,11 +47,22 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    """`Settings`, when it is asked for: it brings JAX along."""
+    if name == "Settings":
+        from apdo.experiment.settings import Settings
+
+        return Settings
+    raise AttributeError(f"module 'apdo' has no attribute {name!r}")
+
+
 def train(
     algorithm: object,
     environment: object,
     *,
     costs: object = None,
+    config: "Configuration | None" = None,
+    settings: "Settings | None" = None,
     preset: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
@@ -67,18 +84,24 @@ def train(
     stop the run (`apdo.experiment.callbacks`). `start_from` is the folder of an earlier run, or a policy of
     `apdo.load`: training starts from it instead of a fresh policy (docs/policies.md).
     Options have the command line's names, with "_" for "-" and "__" for ".":
-    `epochs=50, primal="ppo", primal__clip=0.1`.
+    `epochs=50, primal="ppo", primal__clip=0.1`. The same as typed objects, which an editor completes and a type checker
+    checks: `settings=apdo.Settings(epochs=50), config=pdo.Config(primal=primal_steps.Ppo(clip=0.1))`, where `config` is
+    the algorithm module's. What they leave at its default is left to the preset and to what suits the task; options
+    that are named count before them.
 
     Ctrl-C (in a notebook, the stop button) ends the run after its epoch, saves it, and returns what there is:
     `result.interrupted` then says how to go on. SIGTERM saves, too, and raises `apdo.Interrupted`.
     """
     from apdo import algorithms, envs
-    from apdo.experiment import runner, settings, warm_start
+    from apdo.experiment import runner, warm_start
+    from apdo.experiment import settings as experiments
 
     name, task, given = envs.of_object(environment, costs)
     given |= {} if start_from is None else {"start_from": warm_start.name_of(start_from)}
-    changes = given | {name.replace("__", "."): value for name, value in options.items()}
-    experiment = settings.specify(algorithms.of_object(algorithm), name, changes, preset, task)
+    known = algorithms.of_object(algorithm)
+    typed = experiments.typed(known, config, settings)
+    changes = typed | given | {name.replace("__", "."): value for name, value in options.items()}
+    experiment = experiments.specify(known, name, changes, preset, task)
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")
@@ -156,6 +179,61 @@ def sweep(
     again = f"apdo.sweep(..., out={str(folder)!r})" if file is None else f"apdo sweep {file} --out {folder}"
     options = sweeps.Options(folder, jobs, together, retry, quiet, again, watch or Watch())
     return sweeps.run(wanted, options, sweeps.executor(folder, on, address=address))
+
+
+def evaluate(
+    run: "str | Path | Result",
+    seed: int | None = None,
+    *,
+    episodes: int = 1000,
+    deterministic: bool = False,
+    newest: bool = False,
+    fresh: int = 0,
+    environment: object = None,
+    costs: object = None,
+) -> "Evaluation":
+    """What a policy of a run earns and costs on fresh episodes, with 95 % intervals and a verdict for each limit.
+
+    `run` is a run folder or what `apdo.train` returned, and the policy is the one that `apdo.load` gives. `fresh`
+    numbers the episodes: the same number, the same episodes. A run whose environment or costs were Python objects that
+    no file has needs them again.
+    """
+    from apdo import envs
+    from apdo.experiment import evaluation
+
+    task = None if environment is None else envs.of_object(environment, costs)[1]
+    policy, training = evaluation.load_to_play(_folder(run), seed, newest=newest, task=task)
+    return evaluation.evaluate(policy, training, episodes, deterministic, fresh)
+
+
+def film(
+    run: "str | Path | Result",
+    out: str | Path,
+    seed: int | None = None,
+    *,
+    deterministic: bool = False,
+    newest: bool = False,
+    fresh: int = 0,
+    environment: object = None,
+    costs: object = None,
+) -> Path:
+    """A film of a few fresh episodes, a .gif, or an .mp4 where ffmpeg is there, with return and costs written above.
+
+    Arguments are those of `apdo.evaluate`. The library's own tasks are drawn, and so is any Gymnasium environment that
+    draws itself (`render_mode="rgb_array"`).
+    """
+    from apdo import envs
+    from apdo.experiment import evaluation
+    from apdo.experiment import film as films
+
+    task = None if environment is None else envs.of_object(environment, costs)[1]
+    policy, training = evaluation.load_to_play(_folder(run), seed, newest=newest, task=task)
+    films.film(policy, training, Path(out), deterministic, fresh)
+    return Path(out)
+
+
+def _folder(run: "str | Path | Result") -> Path:
+    return Path(run) if isinstance(run, str | Path) else run.path
 
 
 def load(run: str | Path, seed: int | None = None, *, newest: bool = False) -> "Policy":

@@ -6,6 +6,7 @@ be stopped and resumed like any other, bit for bit where an environment does the
 seed.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -237,13 +238,8 @@ def play(
 
     Every copy plays a number of episodes that is fixed beforehand: whichever end soonest would not be a fair sample.
     """
-
-    def act(policy: scaled.RawPolicy, memory: tuple[()], observation: Array, key: PRNGKeyArray) -> tuple[Array, tuple]:
-        distribution = policy.inner(observation)
-        return distribution.mode() if deterministic else distribution.sample(key), memory
-
     n = min(training.environments, episodes)
-    on_batch = Actor(act, training, n).of(network, ())
+    on_batch = Actor(partial(_acts, deterministic), training, n).of(network, ())
     quota = np.asarray([episodes // n + (i < episodes % n) for i in range(n)])
     copies = open_copies(training, n)
     done: list[np.ndarray] = []
@@ -268,6 +264,40 @@ def play(
         raise failure_of(fault, training, "") from fault
     finally:
         copies.close()
+
+
+def watch(
+    training: loop.Training, network: scaled.RawPolicy, env: host.Env, key: PRNGKeyArray, deterministic: bool
+) -> Iterator[tuple[int, float, np.ndarray, bool]]:
+    """One episode of a fixed policy in this very environment, which can be looked at whenever a step is handed over.
+
+    Steps so far, rewards and costs so far, and whether it is over.
+    """
+    task = cast(Any, training.environment)
+    act = Actor(partial(_acts, deterministic), training, 1).of(network, ())
+    copies = host.InProcess(dataclasses.replace(task.plan(), make=lambda: env), 1)
+    arrays, keys = copies.arrays, key_data(random.fold_in(key, _ACT), 1)
+    gained, spent = 0.0, np.zeros(arrays.cost.shape[1])
+    try:
+        copies.reset(_entropy(random.fold_in(key, _RESET)))
+        yield 0, gained, spent, False
+        for t in range(task.horizon):
+            arrays.action[:] = np.asarray(act((), arrays.observation.copy(), next(keys))[0])
+            copies.step(last=True)
+            gained, spent = gained + float(arrays.reward[0]), spent + arrays.cost[0]
+            over = bool(arrays.terminated[0] | arrays.truncated[0])
+            yield t + 1, gained, spent, over
+            if over:
+                return
+    except host.Fault as fault:
+        raise failure_of(fault, training, "") from fault
+
+
+def _acts(
+    deterministic: bool, policy: scaled.RawPolicy, memory: tuple[()], observation: Array, key: PRNGKeyArray
+) -> tuple[Array, tuple[()]]:
+    distribution = policy.inner(observation)
+    return distribution.mode() if deterministic else distribution.sample(key), memory
 
 
 def _entropy(key: PRNGKeyArray) -> list[int]:

@@ -130,6 +130,16 @@ class Policy:
         # An array also where it holds one choice.
         return np.asarray(actions[0]) if single else actions
 
+    def sample(self, observation: ArrayLike, seed: int | None = None) -> np.ndarray:
+        """An action drawn for each observation; with a seed the same one whenever it is asked for."""
+        if seed is None:
+            return self(observation)
+        kept, self._key, self._calls = (self._key, self._calls), random.key(seed), 0
+        try:
+            return self(observation)
+        finally:
+            self._key, self._calls = kept
+
     def distribution(self, observation: ArrayLike) -> dict[str, np.ndarray]:
         """What the action is drawn from: `mean` and `std`, or `probabilities`, or the `action` itself.
 

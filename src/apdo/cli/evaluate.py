@@ -8,7 +8,6 @@ from apdo.cli import completing, values
 from apdo.cli.declaring import Command, Given, option, place, switch
 
 if TYPE_CHECKING:
-    from apdo.experiment.evaluation import Estimate, Evaluation
     from apdo.policy import Policy
 
 _EPISODES = 1000
@@ -38,8 +37,8 @@ def evaluate(given: Given) -> None:
         if best:
             print(f"  training saw: {best[i].figures()}")
         found = [evaluation.evaluate(policy, training, episodes, mode == "deterministic", seed) for mode in modes]
-        limits = zip(training.environment.cost_names, training.problem.limits, strict=True)
-        print(_columns([("", modes), *_findings(found, list(limits))]))
+        rows = zip(*(one.rows() for one in found), strict=True)
+        print(_columns([("", modes), *((row[0][0], [value for _, value in row]) for row in rows)]))
     if video is not None:
         count = film.film(policies[0], training, video, modes[0] == "deterministic", seed)
         print(f"video: {video} ({count} episode{'s' * (count > 1)} of seed {seeds[0]}, {modes[0]})")
@@ -48,26 +47,6 @@ def evaluate(given: Given) -> None:
 def which(policy: "Policy") -> str:
     """Which policy of its run it is, and how to get the other one."""
     return policy.about + ("" if policy.about.startswith("the newest") else "; --newest takes the last one")
-
-
-def _findings(found: "Sequence[Evaluation]", limits: Sequence[tuple[str, float]]) -> list[tuple[str, list[str]]]:
-    """Return, costs and verdicts of evaluations side by side."""
-    rows = [("return", [_interval(one.undiscounted_return) for one in found])]
-    for j, (name, limit) in enumerate(limits):
-        costs = [one.constrained_cost[j] for one in found]
-        rows.append((f"{name} (limit {limit:g})", [_interval(cost) for cost in costs]))
-        rows.append(("  under the limit?", [_verdict(cost, limit) for cost in costs]))
-    return rows
-
-
-def _interval(estimate: "Estimate") -> str:
-    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def _verdict(cost: "Estimate", limit: float) -> str:
-    verdict = cost.verdict(limit)
-    needed = f", about {verdict.deciding:,} episodes would decide" if verdict.deciding else ""
-    return f"{verdict.holds} (p = {verdict.probability:.3f}{needed})"
 
 
 def _columns(rows: Sequence[tuple[str, Sequence[str]]]) -> str:

@@ -28,6 +28,8 @@ GAIN_SECONDS = 1e-3
 _TIMED_STEPS = 5
 
 T = TypeVar("T")
+RGB = "rgb_array"
+"""The `render_mode` of an environment that draws itself."""
 EnvLike: TypeAlias = Any
 """A `gymnasium.Env`, its id, or a function that makes one."""
 
@@ -296,7 +298,42 @@ def require() -> None:
         raise InvalidInput(f"this needs Gymnasium, which is not installed: {EXTRA}") from None
 
 
-def make_registered(name: str) -> host.Env:
+def drawing(task: GymnasiumTask) -> host.Env:
+    """One of the task's environments that draws itself, with `render_mode` "rgb_array"."""
+    name = type(task).name.removeprefix(OBJECT)
+    try:
+        try:
+            env = type(task).make(render_mode=RGB)
+        except TypeError:
+            env = type(task).make()  # made by a function without that argument: it may draw itself all the same
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"{name} cannot be made with render_mode={RGB!r}: {_said(error)}.") from error
+    if getattr(env, "render_mode", None) != RGB:
+        with contextlib.suppress(Exception):
+            env.close()
+        raise InvalidInput(
+            f"{name} does not draw itself: a video needs an environment with render_mode={RGB!r}, or a function that "
+            "makes one and takes render_mode."
+        )
+    return env
+
+
+def picture(env: host.Env, name: str) -> np.ndarray:
+    """What the environment shows, [H, W, 3] bytes."""
+    try:
+        shown = np.asarray(env.render())
+    except Exception as error:
+        raise InvalidInput(f"{name} could not be drawn: render() raised {_said(error)}.") from error
+    if shown.dtype != np.uint8 or shown.ndim != 3 or shown.shape[2] != 3:
+        raise InvalidInput(
+            f"{name} could not be drawn: render() must give [height, width, 3] bytes, not {shown.dtype} {shown.shape}."
+        )
+    return shown
+
+
+def make_registered(name: str, **options: object) -> host.Env:
     """The environment of an id, without the checks that Gymnasium makes in every step: ours take their place."""
     family = safety.family_of(name)
     if family is not None:
@@ -310,7 +347,9 @@ def make_registered(name: str) -> host.Env:
         raise unknown("environment", name, _ids_of(family))
     try:
         with _prepared(name, family):
-            return safety.make(family, name) if family else gymnasium.make(name, disable_env_checker=True)
+            if family is not None:
+                return safety.make(family, name, **options)
+            return gymnasium.make(name, disable_env_checker=True, **cast(dict[str, Any], options))
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
         if isinstance(error, gymnasium.error.UnregisteredEnv):
             raise unknown("environment", name, gymnasium.registry) from None

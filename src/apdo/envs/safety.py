@@ -122,15 +122,15 @@ def load(family: Family, name: str = "") -> ModuleType:
     return sys.modules[family.module]
 
 
-def make(family: Family, name: str) -> Env:
+def make(family: Family, name: str, **options: object) -> Env:
     """The environment of an id, without its package's checks of every step."""
     own = name.rpartition(":")[2]
-    return _made(_maker(load(family, name), own), own)
+    return _made(_maker(load(family, name), own), own, **options)
 
 
-def make_again(family: Family, spec: Spec) -> Env:
+def make_again(family: Family, spec: Spec, **options: object) -> Env:
     """Another environment like the one that has this specification."""
-    return _made(_maker(load(family, spec.id), spec.id), spec)
+    return _made(_maker(load(family, spec.id), spec.id), spec, **options)
 
 
 def _maker(package: ModuleType, name: str) -> Callable[..., Env]:
@@ -140,11 +140,11 @@ def _maker(package: ModuleType, name: str) -> Callable[..., Env]:
     return package.make if is_safe else gymnasium.make
 
 
-def _made(maker: Callable[..., Env], what: str | Spec) -> Env:
+def _made(maker: Callable[..., Env], what: str | Spec, **options: object) -> Env:
     with warnings.catch_warnings():
         # Bullet's spaces have bounds that their own type cannot hold, and become infinite as they are meant to be.
         warnings.filterwarnings("ignore", message="overflow encountered in cast", category=RuntimeWarning)
-        return _settled(without_sky(maker(what, disable_env_checker=True)))
+        return _settled(without_sky(maker(what, disable_env_checker=True, **options)))
 
 
 def _settled(env: Env) -> Env:

@@ -1,6 +1,7 @@
 """How good a learned policy is, measured on fresh episodes that it was not trained on."""
 
 import dataclasses
+import html
 import math
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +47,9 @@ class Estimate:
         half = float(stats.t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
         return Estimate(mean=mean, low=mean - half, high=mean + half, deviation=deviation, episodes=len(values))
 
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
     def verdict(self, limit: float) -> "Verdict":
         """Whether the mean is under a limit: what the 95 % interval says."""
         gap = limit - self.mean
@@ -71,8 +75,12 @@ class Verdict:
     deciding: int | None
     """About how many episodes would decide, if the mean and deviation are as they look; None if none would, or need."""
 
+    def __str__(self) -> str:
+        needed = f", about {self.deciding:,} episodes would decide" if self.deciding else ""
+        return f"{self.holds} (p = {self.probability:.3f}{needed})"
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
     """One policy on fresh episodes."""
 
@@ -82,12 +90,46 @@ class Evaluation:
     constrained_cost: tuple[Estimate, ...]
     """The cost that the limits speak of."""
     undiscounted_cost: tuple[Estimate, ...]
+    limits: tuple[float, ...] = ()
+    cost_names: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Whether each mean cost is under its limit."""
+        return tuple(cost.verdict(limit) for cost, limit in zip(self.constrained_cost, self.limits, strict=True))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return, costs and verdicts by name, in words."""
+        found = [("return", str(self.undiscounted_return))]
+        for name, limit, cost, verdict in zip(
+            self.cost_names, self.limits, self.constrained_cost, self.verdicts, strict=True
+        ):
+            found += [(f"{name} (limit {limit:g})", str(cost)), ("  under the limit?", str(verdict))]
+        return found
+
+    def heading(self) -> str:
+        """What was played."""
+        return f"{self.episodes:,} fresh episodes, {'deterministic' if self.deterministic else 'stochastic'}"
+
+    def __repr__(self) -> str:
+        lines = [f"  {name}: {value}" for name, value in self.rows()]
+        return "\n".join([f"<Evaluation: {self.heading()}, 95 % intervals", *lines]) + ">"
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks; names are text, whatever they are made of."""
+        rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{value}</td></tr>" for name, value in self.rows())
+        return f"<div><strong>{self.heading()}</strong><table>{rows}</table><small>95 % intervals</small></div>"
 
 
-def restore(folder: Path, *, without_environment: bool = False) -> tuple[Experiment, loop.Training, loop.State]:
-    """A run's experiment and the shapes of its state, for all seeds; an environment of the host need not be there."""
+def restore(
+    folder: Path, *, without_environment: bool = False, task: type[Any] | None = None
+) -> tuple[Experiment, loop.Training, loop.State]:
+    """A run's experiment and the shapes of its state, for all seeds; an environment of the host need not be there.
+
+    `task` is the class of an environment that was given as a Python object.
+    """
     description = runs.read_description(folder)
-    config, task = description.get("config", {}), None
+    config = description.get("config", {})
     if without_environment and isinstance(config, dict) and isinstance(config.get("environment"), str):
         task = envs.remembered(config["environment"], _own_problem(description))
     experiment = Experiment.restore(config, task)
@@ -105,10 +147,12 @@ def _own_problem(description: dict[str, Any]) -> dict[str, Any]:
     return problem
 
 
-def load_run(folder: str | Path, *, without_environment: bool = False) -> tuple[Experiment, loop.Training, loop.State]:
-    """A run's experiment and its latest state, for all seeds; an environment of the host need not be there."""
+def load_run(
+    folder: str | Path, *, without_environment: bool = False, task: type[Any] | None = None
+) -> tuple[Experiment, loop.Training, loop.State]:
+    """A run's experiment and its latest state, for all seeds; see `restore`."""
     folder = Path(folder)
-    experiment, training, like = restore(folder, without_environment=without_environment)
+    experiment, training, like = restore(folder, without_environment=without_environment, task=task)
     return experiment, training, checkpoint.load(checkpoint.latest(folder), like)
 
 
@@ -118,6 +162,15 @@ def place_of(folder: str | Path, experiment: Experiment, seed: int | None) -> in
     if seed is not None and not first <= seed < first + count:
         raise InvalidInput(f"{folder} has the seeds {first} to {first + count - 1}, not {seed}.")
     return 0 if seed is None else seed - first
+
+
+def load_to_play(
+    folder: str | Path, seed: int | None = None, *, newest: bool = False, task: type[Any] | None = None
+) -> tuple[Policy, loop.Training]:
+    """A policy of a run, as `load` chooses it, with the environment that it was trained in."""
+    experiment, training, state = load_run(folder, task=task)
+    policies = chosen.policies(training, seeds_of(experiment), state, newest)
+    return policies[place_of(folder, experiment, seed)], training
 
 
 def seeds_of(experiment: Experiment) -> list[int]:
@@ -165,4 +218,6 @@ def evaluate(
         undiscounted_return=estimates[0],
         constrained_cost=tuple(estimates[1 : 1 + m]),
         undiscounted_cost=tuple(estimates[1 + m :]),
+        limits=tuple(problem.limits),
+        cost_names=tuple(training.environment.cost_names),
     )

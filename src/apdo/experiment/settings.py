@@ -265,6 +265,36 @@ def specify(
     return experiment
 
 
+def typed(
+    algorithm: str, config: options.Configuration | None, settings: options.Configuration | None
+) -> dict[str, Any]:
+    """What typed options change, by name: the fields that are not what they are by default."""
+    changes = {}
+    for what, given, kind in (
+        ("config", config, algorithms.find(algorithm).Config),
+        ("settings", settings, Settings),
+    ):
+        if given is None:
+            continue
+        if type(given) is not kind:
+            of = f" of {algorithm}" if what == "config" else ""
+            raise InvalidInput(f"{what}{of} must be a {kind.__module__}.{kind.__name__}, not {type(given).__name__}.")
+        changes |= _changed(given, kind())
+    return changes
+
+
+def _changed(given: options.Configuration, fresh: options.Configuration, prefix: str = "") -> dict[str, Any]:
+    """The options in which a configuration differs from a fresh one, by dotted name."""
+    found = {}
+    for field in dataclasses.fields(given):
+        value, default, name = getattr(given, field.name), getattr(fresh, field.name), prefix + field.name
+        if value == default:
+            continue
+        nested = isinstance(value, options.Configuration) and type(value) is type(default)
+        found |= _changed(value, default, f"{name}.") if nested else {name: value}
+    return found
+
+
 def _placed(folder: str) -> str:
     """The whole path of a folder, so that it is found from anywhere; a Python object's name as it is."""
     if not folder or folder.startswith(own.OBJECT):

@@ -46,11 +46,21 @@ def draw(environment: object, state: State, caption: Sequence[str] = ()) -> np.n
     image = Image.new("RGB", size, _GROUND)
     canvas = _Canvas(ImageDraw.Draw(image), CAPTION * _FINE)
     painter(canvas, environment, state)
-    canvas.brush.rectangle((0, 0, size[0], CAPTION * _FINE - 1), fill=_GROUND)
-    for i, line in enumerate(caption[:2]):
-        fitting = next((s for s in range(14, 7, -1) if _font(s).getlength(line) <= WIDTH - 20), 7)
-        canvas.text(10, 4 + 19 * i - CAPTION, line, fitting, _INK)
+    canvas.caption(caption)
     return np.asarray(image.resize((WIDTH, HEIGHT + CAPTION), Image.Resampling.BOX))
+
+
+def captioned(picture: np.ndarray, caption: Sequence[str]) -> np.ndarray:
+    """A picture that somebody else has drawn, [H, W, 3] bytes, `WIDTH` pixels wide, with the same text above it."""
+    from PIL import Image, ImageDraw
+
+    height = max(1, round(picture.shape[0] * WIDTH / picture.shape[1]))
+    height += height % 2  # what codes films wants pairs of lines
+    image = Image.new("RGB", (WIDTH * _FINE, (height + CAPTION) * _FINE), _GROUND)
+    _Canvas(ImageDraw.Draw(image), CAPTION * _FINE).caption(caption)
+    image = image.resize((WIDTH, height + CAPTION), Image.Resampling.BOX)
+    image.paste(Image.fromarray(picture).resize((WIDTH, height), Image.Resampling.LANCZOS), (0, CAPTION))
+    return np.asarray(image)
 
 
 def can_draw(environment: object) -> bool:
@@ -67,6 +77,13 @@ class _Canvas:
 
     def __init__(self, brush: "ImageDraw", top: int) -> None:
         self.brush, self.top = brush, top
+
+    def caption(self, lines: Sequence[str]) -> None:
+        """Up to two lines in the band above the picture, in letters that fit."""
+        self.brush.rectangle((0, 0, WIDTH * _FINE, self.top - 1), fill=_GROUND)
+        for i, line in enumerate(lines[:2]):
+            fitting = next((s for s in range(14, 7, -1) if _font(s).getlength(line) <= WIDTH - 20), 7)
+            self.text(10, 4 + 19 * i - CAPTION, line, fitting, _INK)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         return x * _FINE, y * _FINE + self.top
