@@ -54,7 +54,7 @@ LAYERS = {
         "datasets",
     },
     "sweeps": {"errors", "files", "options", "envs", "experiment", "report"},
-    "__init__": {"errors", "algorithms", "envs", "experiment", "policy", "datasets", "sweeps"},
+    "__init__": {"errors", "options", "algorithms", "envs", "experiment", "policy", "datasets", "sweeps"},
     "cli": {
         "policy",
         "__init__",
