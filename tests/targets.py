@@ -58,7 +58,7 @@ def run(target: str) -> dict[str, Any]:
         "counts": counts("".join(lines)),
         "seconds": round(time.monotonic() - began),
         "cpu_seconds": round(_children() - used),
-        "commit": records.commit(),
+        "commit": records.commit().removesuffix("-dirty"),  # `main` has seen to it that only outcomes have changed
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
@@ -89,11 +89,17 @@ def _children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _changed() -> bool:
+    """Whether anything but the outcomes themselves differs from the commit."""
+    status = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{KEPT.parent.relative_to(ROOT)}"]
+    return bool(subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], metavar="target")
     chosen = parser.parse_args().targets or list(TARGETS)
-    if records.commit().endswith("-dirty"):
+    if _changed():
         sys.exit("The tree has changes that are not committed: nobody could have it again. Commit, then run this.")
     found = {}
     for name in chosen:
@@ -101,6 +107,7 @@ def main() -> None:
         found[name] = run(name)
         known = json.loads(KEPT.read_text(encoding="utf-8"))["targets"] if KEPT.exists() else {}
         kept = provenance.of(("mujoco", "gymnasium", "pytest")) | {"targets": merged(known, found)}
+        kept["commit"] = found[name]["commit"]
         KEPT.parent.mkdir(parents=True, exist_ok=True)
         KEPT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
         KEPT.with_suffix(".md").write_text(table(kept), encoding="utf-8")
