@@ -296,7 +296,7 @@ def default_table() -> str:
 
 def accuracy_table() -> str:
     """How near the default comes on point-gather, by the data."""
-    heading = ["data", "seeds", "λ^OFF: median (range)", "off λ*, median", "90th percentile", "interval covers λ*"]
+    heading = ["data", "seeds", "λ^OFF: median (range)", "off λ*, median", "90th percentile", "spread covers λ*"]
     rows = []
     for name, found in measured(ACCURACY).items():
         middle = np.median(np.array(found["multiplier"]), axis=1)

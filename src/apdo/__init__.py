@@ -250,7 +250,7 @@ def load(run: str | Path, seed: int | None = None, *, newest: bool = False) -> "
 def estimate_multipliers(
     source: "str | Path | Dataset", *, run_seed: int | None = None, quiet: bool = True, **options: object
 ) -> "MultiplierEstimate":
-    """The optimal multipliers λ* as far as logged data tell, with an interval, diagnostics and a verdict.
+    """The optimal multipliers λ* as far as logged data tell, with the learners' spread, diagnostics and a verdict.
 
     `source` is the folder of a run whose algorithm keeps a buffer (apdo, pd-ddpg, sac-lag; `run_seed` says of which of
     its seeds), a file of logged transitions, or an `apdo.datasets.Dataset`. Options have the names of `apdo dual`, with

@@ -46,7 +46,7 @@ def test_sound_data_are_not_doubted():
     [
         ({"episodes": 29}, "only 29 episodes"),
         ({"low": 2.4, "high": 7.6}, "wider than the estimate"),
-        ({"low": 0.0, "high": np.inf}, "a single learner has no spread"),
+        ({"low": 0.0, "high": np.inf}, "a single learner, which has no spread"),
         ({"calibrated": [10.0, 0.92]}, "they say 0.92, and the episodes 0.8"),
         ({"calibrated": [10.0, 0.68]}, "they say 0.68"),
         ({"calibrated": [10.0, np.nan]}, "misjudge"),
@@ -94,7 +94,7 @@ def estimate(**changes):
 
 def test_an_estimate_says_what_a_unit_of_limit_is_worth():
     words = "\n".join(estimate().describe())
-    assert "bombs: limit 0.5, λ = 5 (90 % interval 4 to 6)" in words
+    assert "bombs: limit 0.5, λ = 5 (learners' spread 4 to 6)" in words
     assert "one more unit of limit is worth about 5 in return" in words
     assert "the learners' own: 4.5, 5.5" in words
     assert "0.8 ± 0.01 by its episodes, 0.82 by critics trained on them (off by +0.02 ± 0.01)" in words

@@ -33,5 +33,5 @@ def test_each_constraint_has_its_paths_and_beside_them_their_interval():
 def test_an_answer_without_interval_or_support_says_so():
     picture = multipliers.figure(found([None, None]), "title")
     assert not picture.axes[1].collections
-    assert picture.axes[1].get_title(loc="left") == "no interval"
+    assert picture.axes[1].get_title(loc="left") == "a single learner"
     assert "unsupported" in picture.get_suptitle()

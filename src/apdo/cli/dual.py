@@ -12,7 +12,7 @@ _NEEDS = "dual needs a run folder or a file of logged data first, as in: apdo du
 
 
 def dual(given: Given) -> None:
-    """Print the estimate with its interval and its checks."""
+    """Print the estimate with its spread and its checks."""
     source, changes = given.names[0], dict(given.changes)
     quiet, out, export = bool(changes.pop("quiet", False)), changes.pop("out", ""), changes.pop("export", "")
     run_seed = values.count(changes, "run_seed")
@@ -80,7 +80,7 @@ COMMAND = Dual(
     what="what each limit costs, estimated from logged data alone",
     about="Estimates the optimal multipliers, what one more unit of each limit is worth in return, from logged "
     "transitions alone: the buffer in a run's newest checkpoint (apdo, pd-ddpg, sac-lag), or a .npz or .parquet file "
-    "of your own, of which docs/dual-estimation.md says what is in it. Prints the estimate, a 90 % interval, and "
+    "of your own, of which docs/dual-estimation.md says what is in it. Prints the estimate, its learners' spread, and "
     "checks: critics against logged episodes, the learners against each other, actors against logged actions. Where "
     'the data cannot support an answer it says "unsupported", and why; the exit status is 0 then too. The learners '
     "have options of their own, such as --learner.cloning.",

@@ -3,7 +3,7 @@
 The data support an answer unless one of these says otherwise; each is a sentence of its own:
 
     episodes       there are too few
-    interval       it is wider than the estimate itself, for a price that matters
+    spread         it is wider than the estimate itself, for a price that matters
     calibration    critics of the logged policy miss its Monte-Carlo cost by more than the tolerance and two standard
                    errors, or most of that cost lies beyond where the episodes were cut off
     reach          no logged policy and no learned actor keeps the limit
@@ -80,7 +80,7 @@ class MultiplierEstimate:
     """[M]: λ^OFF, what one more unit of limit is worth in return."""
     low: Floats
     high: Floats
-    """[M]: the ends of the 90 % interval; `high` is infinite for a single member."""
+    """[M]: the ends of the learners' spread; `high` is infinite for a single one."""
     members: Floats
     """[E, M]: each member's own."""
     iterations: NDArray[np.int64]
@@ -124,11 +124,11 @@ def reasons(
         small = negligible(about, limit, i)
         if high[i] > small and high[i] - low[i] > price:
             if math.isinf(high[i]):
-                yield f"the price of {name} has no interval, since a single learner has no spread; ask for more members"
+                yield f"the price of {name} comes from a single learner, which has no spread; ask for more members"
             else:
                 yield (
-                    f"the interval of {name}'s price, {low[i]:.3g} to {high[i]:.3g}, is wider than the estimate "
-                    f"{price:.3g} itself"
+                    f"the learners' spread of {name}'s price, {low[i]:.3g} to {high[i]:.3g}, is wider than the "
+                    f"estimate {price:.3g} itself"
                 )
         yield from _calibration(name, about, limit, i, tolerance)
         yield from _reach(name, about, limit, i, tolerance, binding=price > small)
@@ -185,7 +185,7 @@ def _reach(name: str, about: Diagnostics, limit: float, i: int, tolerance: float
 def _prices(found: MultiplierEstimate) -> Iterator[str]:
     for i, name in enumerate(found.cost_names):
         price, low, high = (float(part[i]) for part in (found.multiplier, found.low, found.high))
-        ends = "no interval" if math.isinf(high) else f"90 % interval {low:.3g} to {high:.3g}"
+        ends = "a single learner" if math.isinf(high) else f"learners' spread {low:.3g} to {high:.3g}"
         yield f"{name}: limit {found.limits[i]:g}, λ = {price:.4g} ({ends})"
         if price <= negligible(found.diagnostics, found.limits[i], i):
             yield "  one more unit of limit is worth next to nothing"

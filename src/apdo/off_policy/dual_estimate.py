@@ -1,13 +1,13 @@
-"""λ* from a buffer alone: the estimate λ^OFF, an interval, and a policy that comes with it.
+"""λ* from a buffer alone: the estimate λ^OFF, how far learners differ in it, and a policy that comes with it.
 
 Several learners of one kind (`kinds`) train side by side on the same buffer. They differ in their first weights, in
 their minibatches and in how strongly the actor is held to the buffer's actions (the cloning weight w), since no data
 can say what w should be, and λ depends on it: a policy that the data cover less well looks better or worse than it is.
-The median of their multipliers is the estimate; their spread is the interval, so that it holds both the chance of one
-training and what the choice of w leaves open.
+The median of their multipliers is the estimate. Their spread has both the chance of one training and what the choice of
+w leaves open; it knows nothing of errors that all of them share, and is no confidence interval.
 
     w_e = w · s^(2 (e + 1/2)/E - 1),  e = 0..E-1           between w/s and w·s
-    λ^OFF = median_e λ_e,   interval: the 5 % and 95 % points of a normal distribution with the members' spread
+    λ^OFF = median_e λ_e,   spread: λ^OFF ± 1.645 standard deviations of the λ_e
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Config:
     """Settings of the estimate."""
 
     learner: contract.Settings = option(DEPENDABLE, "each member of the ensemble", OURS, choices=kinds.LEARNERS)
-    members: int = option(4, "learners side by side; more give a better interval", OURS, above=0, most=1000)
+    members: int = option(4, "learners side by side; more show better how far they differ", OURS, above=0, most=1000)
     spread: float = option(2.0, "s: the members' cloning weights lie between w/s and w·s", OURS, within=(1.0, 100.0))
     iterations: int = option(30_000, "primal-dual iterations of each member", OURS, above=0)
 
@@ -69,7 +69,7 @@ class Estimate(eqx.Module):
     """λ^OFF."""
     low: Float[Array, " M"]
     high: Float[Array, " M"]
-    """The ends of the 90 % interval."""
+    """The ends of the members' spread."""
 
 
 def start(config: Config, problem: Problem, key: PRNGKeyArray) -> contract.OwnState:

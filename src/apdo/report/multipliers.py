@@ -33,7 +33,7 @@ def plot(found: Findings, out: str | Path, title: str) -> list[Path]:
 
 
 def figure(found: Findings, title: str) -> Figure:
-    """For each constraint the learners' paths, and at their right the interval, the estimate and the learners' own."""
+    """For each constraint the learners' paths, and at their right the spread, the estimate and the learners' own."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -71,7 +71,7 @@ def _draw_ends(panel: Axes, found: Findings, i: int) -> None:
     for e, value in enumerate(members):
         place = 0.0 if len(members) == 1 else 1.2 * e / (len(members) - 1) - 0.6
         panel.plot([place], [value], "o", color=COLOURS[e % len(COLOURS)], markersize=4.5)
-    panel.set_title("no interval" if high is None else "90 % interval", loc="left", fontsize=9)
+    panel.set_title("a single learner" if high is None else "learners' spread", loc="left", fontsize=9)
     panel.set_xlabel(f"λ = {middle:.4g}")
     panel.set_xlim(-1, 1)
     panel.set_xticks([])
