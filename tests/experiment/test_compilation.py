@@ -1,6 +1,7 @@
 """Programs that an earlier process has kept: loaded where they are the same, and nowhere else."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 
 from apdo import loop
 from apdo.experiment import compilation, opening, settings
+from apdo.report.runs import read
 from problems import Reach
 
 TINY = {"epochs": 2, "batch": 200, "critic.passes": 1, "policy.hidden": (4,), "critic.hidden": (4,)}
@@ -139,3 +141,16 @@ def test_programs_come_from_no_module_that_their_names_leave_out():
     wrong = [module for module in found if any(module == one or module.startswith(one + ".") for one in outside)]
     assert "apdo.algorithms.pdo" in found
     assert wrong == []
+
+
+def test_a_process_that_has_traced_nothing_runs_a_kept_program_that_calls_lapack(tmp_path):
+    """CPO's small problem is solved there, whose functions a process looks up when it first lowers a call of one."""
+    command = [sys.executable, "-m", "apdo.cli", "train", "cpo", "two-state", "--quiet", "--epochs", "2"]
+    command += ["--batch", "200", "--critic.passes", "1", "--policy.hidden", "4", "--out"]
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
+    for name in ("first", "second"):
+        done = subprocess.run([*command, str(tmp_path / name)], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-500:]
+    assert len(kept(tmp_path / "cache")) == 1
+    first, second = (read(tmp_path / name).metrics for name in ("first", "second"))
+    np.testing.assert_array_equal(first["return"], second["return"])

@@ -40,6 +40,8 @@ PLATFORMS = ("cpu",)
 _PACKAGE = "apdo"
 _OUTSIDE = ("cli.py", "exact", "experiment", "report", "sweeps")
 """Parts of this package that nothing of a program comes from: `apdo.loop` imports none of them."""
+_LINEAR_ALGEBRA = "lapack_"
+"""How the names of the functions begin that programs call for inverses and solutions, in a program's text."""
 _NO_MATTER = ("cache", "log", "traceback", "profiler", "dump", "distributed")
 """Parts of the names of JAX's settings that no program depends on."""
 
@@ -205,6 +207,10 @@ def _load(path: Path, given: tuple[Any, ...]) -> Callable[..., loop.Chunk] | Non
         metrics, finite = {name: count for name in about["metrics"]}, {name: flags for name in about["finite"]}
         chunk = loop.Chunk(state=state, metrics=metrics, done=count, finite=finite)  # for its structure alone
         trees = jax.tree.structure((given, {})), jax.tree.structure(chunk)
+        if about["linear_algebra"]:
+            # LAPACK's functions are looked up when a program that calls them is lowered: a process that has lowered
+            # none would call into nowhere.
+            jax.jit(jnp.linalg.inv).lower(jax.ShapeDtypeStruct((2, 2), jnp.float32))
         compiled = serialize_executable.deserialize_and_load(content, *trees, execution_devices=jax.devices()[:1])
         os.utime(path)
         return compiled
@@ -217,7 +223,8 @@ def _save(path: Path, compiled: jax.stages.Compiled) -> None:
         content, _, _ = serialize_executable.serialize(compiled)
         chunk = compiled.out_info
         names = {"metrics": list(chunk.metrics), "finite": list(chunk.finite)}
-        about = {**names, "sha256": hashlib.sha256(content).hexdigest()}
+        calls = _LINEAR_ALGEBRA in (compiled.as_text() or "")
+        about = {**names, "linear_algebra": calls, "sha256": hashlib.sha256(content).hexdigest()}
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
             file.write(json.dumps(about).encode() + b"\n" + content)
