@@ -182,6 +182,8 @@ def test_no_run_of_the_sweep_earns_more_than_the_exact_optimum_allows(play, tmp_
     done = play("compare_and_sweep")
     found, optima = done.names["found"], done.names["optima"]
     assert not found.failures
+    # The best is told as the limits speak, beside the plain returns of the last epochs.
+    assert all({"return", "best discounted return"} <= row.keys() for row in found.rows)
     settings = [(row["algorithm"], row["limits"]) for row in found.rows]
     assert sorted(settings) == [(one, limit) for one in ("crpo", "focops", "pdo") for limit in (2.0, 3.0)]
     with (tmp_path / "runs" / "garnet" / "results.csv").open() as file:

@@ -50,6 +50,10 @@ def test_every_setting_is_run_once_and_a_second_call_runs_nothing(do, tmp_path):
         [f"{name}-two-state-limits={limit}/seeds-000-001"] for name in ("pdo", "trpo") for limit in (0.1, 0.2)
     ]
     assert len(found.rows) == 8
+    assert repr(found) == f"<Sweep: 8 runs of 4 settings, in {found.path}>"
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 9
+    assert f"<td>{found.rows[0]['return']:.4g}</td>" in shown
     assert do()[1] == []
     with (tmp_path / "out" / "results.csv").open() as file:
         read = list(csv.DictReader(file))

@@ -10,6 +10,7 @@ seeds and settings are added to those that are there, and a run that failed stay
 """
 
 import dataclasses
+import html
 import math
 import shlex
 import shutil
@@ -39,6 +40,8 @@ ENDED = ("finished", "stopped")
 LOOK_EVERY = 0.5
 """Seconds between two looks at the run folders."""
 _MOST_ON_PAGE = 200
+_MOST_SHOWN = 60
+"""Lines of the table that a notebook shows."""
 _LISTED = 12
 _MOST_TOGETHER = 256
 """Runs of one job."""
@@ -86,7 +89,7 @@ class Options:
     watch: Watch = dataclasses.field(default_factory=Watch)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Found:
     """What a sweep leaves."""
 
@@ -96,6 +99,24 @@ class Found:
     failures: dict[str, str]
     """By run: why it failed."""
     files: list[Path]
+
+    def __repr__(self) -> str:
+        settings = len({row["setting"] for row in self.rows})
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"<Sweep: {len(self.rows)} runs of {settings} settings{failed}, in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """The table for notebooks; names are text, whatever they are made of."""
+        columns = list(dict.fromkeys(name for row in self.rows for name in row if name != "error"))
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+        lines = ["".join(f"<td>{_cell(row.get(name))}</td>" for name in columns) for row in self.rows[:_MOST_SHOWN]]
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<div><strong>{html.escape(repr(self)[1:-1])}</strong><table><tr>{head}</tr>{body}</table></div>"
+
+
+def _cell(value: object) -> str:
+    shown = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return html.escape(shown)
 
 
 # What is there, and what is missing.
