@@ -38,7 +38,7 @@ def result(tmp_path_factory):
 
 def test_an_evaluation_counts_what_each_episode_brings_and_judges_every_limit(result):
     """Four steps: rewards 1 to 4, costs of half of that."""
-    found = apdo.evaluate(result, episodes=20, environment=Drawn)
+    found = apdo.evaluate(result, episodes=20)
     assert (found.undiscounted_return.mean, found.undiscounted_return.deviation) == (10.0, 0.0)
     assert found.constrained_cost[0].mean == 5.0
     assert [verdict.holds for verdict in found.verdicts] == ["yes"]
@@ -52,9 +52,9 @@ def test_an_evaluation_counts_what_each_episode_brings_and_judges_every_limit(re
     assert "20 fresh episodes, deterministic" in repr(again)
 
 
-def test_without_its_environment_a_run_on_an_object_asks_for_it(result):
-    with pytest.raises(apdo.InvalidInput, match="environment="):
-        apdo.evaluate(result)
+def test_a_folder_of_a_run_on_an_object_asks_for_it(result):
+    with pytest.raises(apdo.InvalidInput, match=r"environment=\.\.\., costs=\.\.\. of apdo.resume, apdo.evaluate"):
+        apdo.evaluate(result.path)
 
 
 def test_a_film_of_a_gymnasium_environment_is_what_it_draws_itself_step_by_step(result, tmp_path, monkeypatch):
@@ -119,14 +119,25 @@ def test_what_typed_options_leave_open_is_left_to_what_suits_the_task():
     assert damped.algorithm_config.primal.damping == 0.2
 
 
+def test_a_default_that_is_written_down_is_meant_where_another_suits_the_task():
+    """Gymnasium's tasks constrain the total and normalise unless they are told not to."""
+    for plan, expected in (
+        (settings.Settings(epochs=2), ("total", True)),
+        (settings.Settings(epochs=2, constrain="discounted", normalise=False), ("discounted", False)),
+    ):
+        known = settings.typed("pdo", None, plan) | {"cost": "obs[0] > 9", "limits": (1.0,)}
+        found = settings.specify("pdo", "Pendulum-v1", known).settings
+        assert (found.constrain, found.normalise, found.epochs) == (*expected, 2)
+
+
 def test_options_that_are_named_count_before_typed_ones():
     assert specified(pdo.Config(margin=0.5), margin=0.25).algorithm_config.margin == 0.25
 
 
 def test_typed_options_of_another_algorithm_and_misspelt_ones_are_errors_before_anything_runs(tmp_path):
-    with pytest.raises(apdo.InvalidInput, match=r"config of pdo must be a apdo.algorithms.pdo.Config, not Config"):
+    with pytest.raises(apdo.InvalidInput, match=r"config of pdo must be apdo\.algorithms\.pdo\.Config, not Config"):
         apdo.train("pdo", "two-state", config=cpo.Config(), out=tmp_path / "run")
-    with pytest.raises(apdo.InvalidInput, match=r"settings must be a apdo\.experiment\.settings\.Settings, not Config"):
+    with pytest.raises(apdo.InvalidInput, match=r"settings must be apdo\.experiment\.settings\.Settings, not Config"):
         apdo.train("pdo", "two-state", settings=pdo.Config(), out=tmp_path / "run")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="epoch"):
         apdo.Settings(epoch=3)  # pyright: ignore[reportCallIssue]

@@ -156,3 +156,39 @@ def test_a_run_folder_cannot_bring_code_along():
     with pytest.raises(apdo.InvalidInput, match="unknown algorithm 'focop'; did you mean 'focops'"):
         algorithms.check_name("focop")
     assert own.name_of(crpo).endswith("crpo.py")
+
+
+ROVER = """
+import gymnasium
+import numpy as np
+
+
+class Rover(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = np.zeros(1)
+        return self.place.astype(np.float32), {}
+
+    def step(self, action):
+        self.place = np.clip(self.place + action, -9.0, 9.0)
+        return self.place.astype(np.float32), float(action[0]), False, False, {"cost": float(self.place[0] > 1.0)}
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_gymnasium_class_in_a_file_trains_by_its_name_goes_on_and_is_evaluated(workers, tmp_path, monkeypatch):
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    monkeypatch.chdir(tmp_path)
+    Path("rover.py").write_text(ROVER)
+    command = ["train", "pdo", "rover.py:Rover", "--limit", "2", "--max-episode-steps", "5", "--workers", workers]
+    command += [*WORDS, "--environments", "4", "--quiet", "--out"]
+    cli.main([*command, "whole"])
+    cli.main([*command, "part", "--epochs", "2"])
+    cli.main(["resume", "part", "--epochs", "3", "--quiet"])
+    whole, part = (runs.read(tmp_path / name).metrics for name in ("whole", "part"))
+    np.testing.assert_array_equal(whole["return"], part["return"])
+    assert apdo.load("whole")([0.0]).shape == (1,)
+    assert apdo.evaluate("whole", episodes=10).episodes == 10

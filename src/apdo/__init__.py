@@ -195,13 +195,13 @@ def evaluate(
     """What a policy of a run earns and costs on fresh episodes, with 95 % intervals and a verdict for each limit.
 
     `run` is a run folder or what `apdo.train` returned, and the policy is the one that `apdo.load` gives. `fresh`
-    numbers the episodes: the same number, the same episodes. A run whose environment or costs were Python objects that
-    no file has needs them again.
+    numbers the episodes: the same number, the same episodes. The folder of a run whose environment or costs were Python
+    objects that no file has needs them again.
     """
     from apdo import envs
     from apdo.experiment import evaluation
 
-    task = None if environment is None else envs.of_object(environment, costs)[1]
+    task = getattr(run, "task", None) if environment is None else envs.of_object(environment, costs)[1]
     policy, training = evaluation.load_to_play(_folder(run), seed, newest=newest, task=task)
     return evaluation.evaluate(policy, training, episodes, deterministic, fresh)
 
@@ -226,7 +226,7 @@ def film(
     from apdo.experiment import evaluation
     from apdo.experiment import film as films
 
-    task = None if environment is None else envs.of_object(environment, costs)[1]
+    task = getattr(run, "task", None) if environment is None else envs.of_object(environment, costs)[1]
     policy, training = evaluation.load_to_play(_folder(run), seed, newest=newest, task=task)
     films.film(policy, training, Path(out), deterministic, fresh)
     return Path(out)

@@ -62,7 +62,7 @@ def check_name(name: str) -> None:
     if name.startswith(OBJECT):
         raise InvalidInput(
             f"the run was trained on a Python object, {name.removeprefix(OBJECT)!r}, which no file can bring back; "
-            "go on in Python, and give it again: apdo.resume(RUN, environment=..., costs=...)."
+            "give it again, in Python: environment=..., costs=... of apdo.resume, apdo.evaluate or apdo.film."
         )
     if name not in ENVIRONMENTS and not is_gymnasium_id(name):
         others = ["a Gymnasium id such as Pendulum-v1", "a file of your own such as mine.py:Tank"]
@@ -74,6 +74,8 @@ def find(name: str) -> type[Any]:
     check_name(name)
     if own.is_known(name):
         found = own.load(name, "environment")
+        if all(hasattr(found, part) for part in ("reset", "step")) and not hasattr(found, "observe"):
+            return _gymnasium_tasks().of_file(name)
         importlib.import_module("apdo.envs.checks").check(name, found)
         return found
     if is_gymnasium_id(name):

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from apdo import own
 from apdo.envs import OBJECT, expressions, host, mujoco_package, ray_workers, safety, spaces
 from apdo.envs.host_options import HostOptions
 from apdo.errors import InvalidInput, unknown
@@ -380,6 +381,18 @@ def of_id(name: str) -> type[GymnasiumTask]:
     packages = GymnasiumTask.packages if family is None else family.packages
     make = functools.partial(make_registered, name)
     return subclass(GymnasiumTask, {"name": name, "make": make, "packages": packages})
+
+
+@functools.lru_cache(maxsize=256)
+def of_file(name: str) -> type[GymnasiumTask]:
+    """The task of a Gymnasium class in a file of the user's own."""
+    require()
+    return subclass(GymnasiumTask, {"name": name, "make": functools.partial(_made_of_file, name)})
+
+
+def _made_of_file(name: str, **options: object) -> host.Env:
+    """Found by name, so that a worker process finds it too."""
+    return own.load(name, "environment")(**options)
 
 
 def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> type[GymnasiumTask]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class Result:
     cost_names: tuple[str, ...] = ()
     interrupted: str = ""
     """Where the run was interrupted, how far it came and how to go on; else empty."""
+    task: type[Any] | None = None
+    """The environment's class, so that a policy can be played again where no file has it."""
 
     @property
     def policy(self) -> Policy:
@@ -67,4 +70,5 @@ def of(
         limits=tuple(training.problem.limits),
         cost_names=tuple(training.environment.cost_names),
         interrupted=interrupted,
+        task=type(experiment.environment_config),
     )

@@ -82,6 +82,13 @@ class Settings:
     )
     keep: int = option(3, "checkpoints kept, the newest ones", OURS, within=(1, 10**9))
 
+    def __new__(cls, *values: object, **given: object) -> "Settings":
+        """Remembers what was written: a default that is written down is meant, whatever suits the task."""
+        made = super().__new__(cls)
+        names = [field.name for field in dataclasses.fields(cls)]
+        object.__setattr__(made, "_written", frozenset([*names[: len(values)], *given]))
+        return made
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -268,7 +275,7 @@ def specify(
 def typed(
     algorithm: str, config: options.Configuration | None, settings: options.Configuration | None
 ) -> dict[str, Any]:
-    """What typed options change, by name: the fields that are not what they are by default."""
+    """What typed options change, by name: the fields that are not what they are by default, or that were written."""
     changes = {}
     for what, given, kind in (
         ("config", config, algorithms.find(algorithm).Config),
@@ -278,9 +285,10 @@ def typed(
             continue
         if type(given) is not kind:
             of = f" of {algorithm}" if what == "config" else ""
-            raise InvalidInput(f"{what}{of} must be a {kind.__module__}.{kind.__name__}, not {type(given).__name__}.")
+            raise InvalidInput(f"{what}{of} must be {kind.__module__}.{kind.__name__}, not {type(given).__name__}.")
         changes |= _changed(given, kind())
-    return changes
+    written = getattr(settings, "_written", frozenset())
+    return changes | {name: getattr(settings, name) for name in written}
 
 
 def _changed(given: options.Configuration, fresh: options.Configuration, prefix: str = "") -> dict[str, Any]:
