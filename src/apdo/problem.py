@@ -7,6 +7,8 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -59,3 +61,16 @@ class Problem:
     def limit(self) -> Float[Array, " M"]:
         """d as a vector."""
         return jnp.asarray(self.limits, dtype=jnp.float32)
+
+
+class Asked(NamedTuple):
+    """What an algorithm may choose its options by, where none are given: `suited(asked)` gives those that suit."""
+
+    horizon: int
+    """Steps of an episode."""
+    discrete_actions: bool
+    epochs: int
+    batch: int
+    """Samples of an epoch."""
+    given: Mapping[str, Any]
+    """Options that were given, by dotted name."""

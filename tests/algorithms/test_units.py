@@ -48,6 +48,15 @@ CONFIGS: dict[str, Any] = {
     "sac-lag": (sac_lag, sac_lag.Config(learner=SOFT, replay_capacity=1000, warm_up=0, updates=0.5)),
     "apdo, multipliers": (apdo, apdo.Config(k_adj=1, adjust="dual", off_policy=OFF_POLICY, check=False, **SMALL)),
     "apdo, multipliers and policy": (apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, check=False, **SMALL)),
+    "apdo, a companion": (
+        apdo,
+        apdo.Config(
+            companion=True,
+            k_adj=3,
+            off_policy=dual_estimate.Config(learner=dataclasses.replace(SOFT, activation="tanh"), members=1),
+            **SMALL,
+        ),
+    ),
 }
 REWARD, COST = 1024.0, 2.0**-10
 MORE = {"pdo, ascent", "pdo, Adam", "pdo, PPO", "pdo, safety first", "cpo, return first", "apdo, multipliers"}

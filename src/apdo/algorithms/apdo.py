@@ -22,6 +22,9 @@ an actor that does no better than the policy before it. A refused adjustment cha
 the data have doubled, at most `RETRIES` times. So is one whose actor is an improvement, but beyond the limits: critics
 that saw little cost promise too little of it. What the trial shows that they miss, the next learner adds to what its
 critics say (`unseen`). K_adj can also set itself (`k_adj`).
+
+Where actions are vectors the default is a `companion`: line 8 is done a little in every epoch up to K_adj, and line 9'
+again and again.
 """
 
 import dataclasses
@@ -35,19 +38,19 @@ from jax import random
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import k_adj, on_policy, pdo
+from apdo.algorithms.companion import Companion
 from apdo.algorithms.contract import Adjustment
 from apdo.algorithms.trial import Trial
-from apdo.core import critics, dual, policies, replay
+from apdo.core import critics, dial, dual, policies, replay
 from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
 from apdo.off_policy import contract, dual_estimate
 from apdo.off_policy.units import empty_buffer
 from apdo.options import OURS, PAPER, one_of, option
-from apdo.problem import Problem
+from apdo.problem import Asked, Problem
 
 memory = on_policy.memory
-suited = pdo.suited
 act = on_policy.act
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
@@ -56,6 +59,10 @@ T = TypeVar("T")
 
 RETRIES = 3
 """How often an adjustment that was refused is tried again, each time with twice the data."""
+_OF_ONE_ADJUSTMENT = ("k_adj", "adjust", "check", "explore", "again_every", "warm", "off_policy")
+"""Options by which one adjustment is asked for."""
+_ACCOMPANIED, _MOST_SAMPLES = 0.8, 1_000_000
+"""The share of a run's epochs, and the most samples, through which a companion is there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +95,13 @@ class Config(pdo.Config):
         "whether a later adjustment goes on with the learners of the one before, rather than with fresh ones",
         OURS,
     )
+    companion: bool = option(
+        False,
+        "whether the off-policy learner learns in every epoch until K_adj, and its actor is tried again and again, in "
+        "the place of one adjustment after K_adj",
+        OURS,
+    )
+    updates: float = option(0.5, "with companion: the learner's iterations per sample", OURS, above=0.0, most=1e6)
     off_policy: dual_estimate.Config = option(dual_estimate.Config(), "the off-policy estimate of λ^OFF", OURS)
     replay_capacity: int = option(400_000, "most transitions that the buffer holds", OURS, above=0)
 
@@ -108,6 +122,7 @@ class State(eqx.Module):
     search: k_adj.Search | None
     members: contract.OwnState | None
     """The learners of the latest adjustment, where the next is to go on with them."""
+    companion: Companion | None
 
     @property
     def critic(self) -> critics.Critic:
@@ -125,6 +140,33 @@ class State(eqx.Module):
         return self.pdo.statistics
 
 
+def suited(asked: Asked) -> dict[str, object]:
+    """Options that suit a task and a run, where no other are given.
+
+    Where actions are vectors, a companion: soft actor-critic learns from what its own actors do. Where they are
+    choices, one adjustment. Whoever sets an option of the one adjustment has it.
+    """
+    found: dict[str, object] = dict(pdo.suited(asked))
+    one_is_meant = any(name.split(".")[0] in _OF_ONE_ADJUSTMENT for name in asked.given)
+    if asked.discrete_actions or not asked.given.get("companion", not one_is_meant):
+        return found
+    epochs = min(round(_ACCOMPANIED * asked.epochs), _MOST_SAMPLES // asked.batch)
+    learner = {
+        "critic_hidden": (128, 128),
+        "critic_activation": "relu",
+        "actor_hidden": asked.given.get("policy.hidden", Config().policy.hidden),
+        "critic_rate": 1e-3,
+        "actor_rate": 1e-3,
+        "dual_rate": 1e-4,
+        "bound": 1.0,
+        "cloning": 0.0,
+        "last_rate": 1.0,
+    }
+    found |= {"companion": True, "k_adj": max(epochs - 1, 0), "policy.bound": 1.0}
+    found |= {"off_policy.members": 1, "off_policy.learner": "sac"}
+    return found | {f"off_policy.learner.{name}": value for name, value in learner.items()}
+
+
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Line 1. The buffer has room for what the adjustments will read, and for no more."""
     if config.adjust == "primal-dual":
@@ -140,7 +182,21 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         unseen=jnp.zeros(problem.constraints),
         search=_search(config, problem),
         members=dual_estimate.start(config.off_policy, problem, random.fold_in(key, 1)) if config.warm else None,
+        companion=_companion(config, problem, key),
     )
+
+
+def _companion(config: Config, problem: Problem, key: PRNGKeyArray) -> Companion | None:
+    if not config.companion:
+        return None
+    of_one = {"adjust": "primal-dual", "explore": False, "again_every": 0, "warm": False}
+    for name, needed in of_one.items():
+        if getattr(config, name) != needed:
+            raise InvalidInput(f"companion tries its actors in every epoch that suits: {name} has no meaning with it.")
+    if config.k_adj == k_adj.AUTO:
+        raise InvalidInput("companion needs a number for k_adj, the last epoch after which an actor is tried.")
+    members = dual_estimate.start(config.off_policy, problem, random.fold_in(key, 1))
+    return Companion.start(members, problem.constraints)
 
 
 def start_from(state: State, start: on_policy.Start) -> State:
@@ -171,7 +227,7 @@ def _epochs(config: Config) -> tuple[int, ...]:
     if config.k_adj == k_adj.AUTO:
         return k_adj.CHECKS[config.adjust]
     # One that is repeated anyway need not be tried again.
-    tries = 1 + RETRIES if config.check and not config.again_every else 1
+    tries = 1 + RETRIES if config.check and not config.again_every and not config.companion else 1
     return tuple((config.k_adj + 1) * 2**i - 1 for i in range(tries))
 
 
@@ -191,6 +247,8 @@ def step(
     )
     if config.explore:
         after = _choose(state.adjusted, after, _unchanged(state.pdo, after))
+    if state.companion is not None:
+        return _accompanied(config, problem, state, after, batch, buffer, metrics, key)
     if state.trial is None:
         return dataclasses.replace(state, pdo=after, buffer=buffer, members=members), metrics
     # Where K_adj sets itself, the last actor need only be better.
@@ -212,8 +270,41 @@ def step(
         unseen=unseen,
         search=state.search,
         members=members,
+        companion=None,
     )
     return after, metrics
+
+
+def _accompanied(
+    config: Config,
+    problem: Problem,
+    state: State,
+    after: pdo.State,
+    batch: Transition,
+    buffer: replay.Replay,
+    metrics: dict[str, Array],
+    key: PRNGKeyArray,
+) -> tuple[State, dict[str, Array]]:
+    """The verdict on an actor that was on trial, the learner's iterations, and perhaps the next trial."""
+    assert state.companion is not None
+    assert state.trial is not None
+    clear = ~state.adjusted
+    onward, trial, taken = state.trial.verdict(
+        config, problem, state.pdo, after, batch, key, strict=True, clear=clear, lenient=True
+    )
+    metrics |= {"actor_on_trial": state.trial.on.astype(jnp.float32), "actor_taken": taken.astype(jnp.float32)}
+    move = partial(on_policy.rebase, before=state.statistics, after=after.statistics)
+    learner = dataclasses.replace(state.companion, members=dual_estimate.rebase(state.companion.members, move))
+    learner = learner.told(metrics["cost"], state.trial.on, taken)
+    goes_on = learner.epoch <= config.k_adj
+    _, limit = dial.enforce(config, None, metrics["cost"], after.units.error, problem.limit)
+    iterations = jnp.where(goes_on, max(1, round(config.updates * problem.batch)), 0)
+    learner = learner.learn(config.off_policy, problem, buffer, iterations, after.statistics, problem.limit - limit)
+    adjusted = state.adjusted | taken
+    state = dataclasses.replace(state, pdo=onward, buffer=buffer, trial=trial, companion=learner, adjusted=adjusted)
+    tried = _jump(config, problem, state, learner.members, learner.estimate())
+    tried = dataclasses.replace(tried, adjusted=adjusted)
+    return _choose((learner.wait <= 0) & goes_on, tried, state), metrics
 
 
 def _unchanged(before: pdo.State, after: pdo.State) -> pdo.State:
@@ -229,6 +320,8 @@ def _choose(first: Bool[Array, ""], one: T, other: T) -> T:
 
 def _due(config: Config, epoch: int) -> bool:
     """Line 7."""
+    if config.companion:
+        return False
     since = epoch - config.k_adj
     again = config.k_adj != k_adj.AUTO and config.again_every > 0 and since > 0 and since % config.again_every == 0
     return again or epoch in _epochs(config)

@@ -39,7 +39,7 @@ from apdo.core import constrained_step, critics, dial, policies, trust_region
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
 from apdo.options import OURS, PAPER, option
-from apdo.problem import Problem
+from apdo.problem import Asked, Problem
 
 act = on_policy.act
 memory = on_policy.memory
@@ -80,9 +80,9 @@ class State(eqx.Module):
     epoch: Int[Array, ""]
 
 
-def suited(horizon: int) -> dict[str, float]:
+def suited(asked: Asked) -> dict[str, float]:
     """Options that suit episodes of so many steps, where no other are given."""
-    return {"search.radius": trust_region.radius_for(horizon)}
+    return {"search.radius": trust_region.radius_for(asked.horizon)}
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:

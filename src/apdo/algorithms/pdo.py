@@ -33,7 +33,7 @@ from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
 from apdo.options import OURS, PAPER, PUBLISHED, one_of, option
-from apdo.problem import Problem
+from apdo.problem import Asked, Problem
 
 act = on_policy.act
 memory = on_policy.memory
@@ -94,9 +94,9 @@ class State(eqx.Module):
     statistics: Statistics | None
 
 
-def suited(horizon: int) -> dict[str, float]:
+def suited(asked: Asked) -> dict[str, float]:
     """Options that suit episodes of so many steps, where no other are given."""
-    return {"primal.radius": trust_region.radius_for(horizon)}
+    return {"primal.radius": trust_region.radius_for(asked.horizon)}
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:

@@ -45,6 +45,7 @@ ONLINE = sac.Learner(
     critic_hidden=(256, 256),
     actor_hidden=(256, 256),
     activation="relu",
+    critic_activation="relu",
     critic_rate=1e-3,
     actor_rate=3e-4,
     target_rate=0.005,

@@ -81,17 +81,25 @@ class Trial(eqx.Module):
         key: PRNGKeyArray,
         *,
         strict: Bool[Array, ""] | bool,
+        clear: Bool[Array, ""] | bool = False,
+        lenient: bool = False,
     ) -> tuple[pdo.State, "Trial", Bool[Array, ""]]:
         """Where PDO goes on, the trial after this epoch, and whether an actor was taken.
 
-        `state` has played the epoch and `after` is what PDO made of it. Unless `strict`, an actor may break the limits.
+        `state` has played the epoch and `after` is what PDO made of it. Unless `strict`, an actor may break the limits;
+        if `clear`, its return has to be higher beyond doubt. If `lenient`, it need only not be shown to be worse.
         """
         seen = objective.measure(problem, batch)
         price = state.multiplier.value
-        better = self._worth(problem, price, seen.objective, seen.cost) > self._worth(
+        gain = self._worth(problem, price, seen.objective, seen.cost) - self._worth(
             problem, price, self.objective, self.cost
         )
-        taken = self.on & better & (self._keeps(problem, seen) | ~jnp.asarray(strict))
+        error = jnp.sqrt(2.0 * (seen.objective_error**2 + jnp.sum((price * seen.cost_error) ** 2)))
+        better = gain > (-error if lenient else 0.0)
+        beyond_doubt = seen.objective - self.objective > ERRORS * jnp.sqrt(2.0) * seen.objective_error
+        better = better & (beyond_doubt | ~jnp.asarray(clear))
+        keeps = self._keeps(problem, seen, nearly=seen.cost_error if lenient else 0.0)
+        taken = self.on & better & (keeps | ~jnp.asarray(strict))
 
         def judged() -> pdo.State:
             policy = on_policy.rebase(state.policy, state.statistics, after.statistics)
@@ -142,12 +150,12 @@ class Trial(eqx.Module):
     ) -> Float[Array, ""]:
         return earned - jnp.vdot(price, cost + DEAR * jnp.maximum(cost - problem.limit, 0.0))
 
-    def _keeps(self, problem: Problem, seen: Measurement) -> Bool[Array, ""]:
-        """Whether costs are within the limits, by what an epoch can tell, or nearer to them than before."""
+    def _keeps(self, problem: Problem, seen: Measurement, nearly: float | Float[Array, " M"] = 0.0) -> Bool[Array, ""]:
+        """Whether costs are within the limits, by what an epoch can tell, or (nearly) nearer to them than before."""
         # A limit may be 0; what is to be taken off a cost says what counts then.
         slack = SLACK * jnp.maximum(jnp.abs(problem.limit), 0.2 * jnp.abs(self.cost - problem.limit))
         within = seen.cost <= problem.limit + slack + ERRORS * seen.cost_error
-        return jnp.all(within | (seen.cost <= self.cost))
+        return jnp.all(within | (seen.cost <= self.cost + nearly))
 
 
 def _refit(

@@ -12,7 +12,7 @@ from apdo.envs import budget
 from apdo.errors import InvalidInput, unknown
 from apdo.experiment.presets import PRESETS
 from apdo.options import OURS, PAPER, one_of, option
-from apdo.problem import Problem
+from apdo.problem import Asked, Problem
 
 TASK = "the environment"
 BOOKKEEPING = ("checkpoint_every", "keep")
@@ -263,8 +263,10 @@ def specify(
         # Whoever asks for samples means them, whatever epochs a preset has.
         changes = {"epochs": 0} | changes
     layers.append(changes)
-    horizon = reduce(_lay_over, layers, parts)["environment_config"].horizon
-    parts = reduce(_lay_over, [_suited(algorithm, horizon), *layers], parts)
+    posed = reduce(_lay_over, layers, parts)
+    planned = sized(posed["settings"], posed["environment_config"], algorithms.find(algorithm))
+    given = reduce(lambda under, over: under | dict(over), layers, {})
+    parts = reduce(_lay_over, [_suited(algorithm, posed["environment_config"], planned, given), *layers], parts)
     settings = dataclasses.replace(parts["settings"], start_from=_placed(parts["settings"].start_from))
     parts["settings"] = sized(settings, parts["environment_config"], algorithms.find(algorithm))
     experiment = Experiment(algorithm=algorithm, environment=environment, note=note, **parts)
@@ -331,10 +333,12 @@ def sized(settings: Settings, task: Any, algorithm: object = None) -> Settings: 
     return dataclasses.replace(settings, epochs=epochs, samples=epochs * steps * environments)
 
 
-def _suited(algorithm: str, horizon: int) -> Mapping[str, Any]:
-    """What the algorithm has for episodes of so many steps; an alias stands for what was published."""
+def _suited(algorithm: str, task: Any, planned: Settings, given: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401
+    """What the algorithm has for such a task and run; an alias stands for what was published."""
     suited = getattr(algorithms.find(algorithm), "suited", None)
-    return {} if suited is None or algorithms.named(algorithm).options else suited(horizon)
+    if suited is None or algorithms.named(algorithm).options:
+        return {}
+    return suited(Asked(task.horizon, task.discrete_actions, planned.epochs, planned.batch, given))
 
 
 def _preset(name: str, algorithm: str) -> Mapping[str, Any]:

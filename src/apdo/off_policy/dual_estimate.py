@@ -88,15 +88,19 @@ def learn(
     iterations: Int[Array, ""],
     statistics: Statistics | None = None,
     unseen: Float[Array, " M"] | None = None,
+    *,
+    rates_fall: bool = True,
 ) -> contract.OwnState:
     """The members after so many iterations more, on observations normalised by `statistics`.
 
-    `unseen` is what their critics are known to miss of an actor's costs.
+    `unseen` is what their critics are known to miss of an actor's costs. Unless `rates_fall`, there is no last
+    iteration towards which rates would fall.
     """
+    total = config.iterations if rates_fall else None
 
     def one(member: contract.OwnState) -> contract.OwnState:
         learner = kinds.of(config.learner)
-        return learner.learn(config.learner, problem, member, buffer, iterations, config.iterations, statistics, unseen)
+        return learner.learn(config.learner, problem, member, buffer, iterations, total, statistics, unseen)
 
     return jax.vmap(one)(members)
 

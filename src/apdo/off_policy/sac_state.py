@@ -28,7 +28,8 @@ class Learner:
 
     critic_hidden: tuple[int, ...] = option((64, 64), "hidden layers of each critic", OURS, above=0, most=10**5)
     actor_hidden: tuple[int, ...] = option((64, 32), "hidden layers of the actor", OURS, above=0, most=10**5)
-    activation: str = option("tanh", "what stands between the layers", OURS, choices=one_of("relu", "tanh"))
+    activation: str = option("tanh", "what stands between the actor's layers", OURS, choices=one_of("relu", "tanh"))
+    critic_activation: str = option("tanh", "and between the critics'", OURS, choices=one_of("relu", "tanh"))
     critic_rate: float = option(2e-3, "Adam's learning rate for the critics", OURS, above=0.0)
     actor_rate: float = option(6e-4, "Adam's learning rate for the actor", OURS, above=0.0)
     temperature_rate: float = option(1e-3, "Adam's learning rate for log α", OURS, above=0.0)
@@ -126,7 +127,7 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray, caution: Float[A
     critic_key, actor_key, run_key = random.split(key, 3)
     count = TWINS + config.costs * problem.constraints
     judges = critics.init(
-        critic_key, problem, count, config.critic_hidden, clock=config.clock, activation=config.activation
+        critic_key, problem, count, config.critic_hidden, clock=config.clock, activation=config.critic_activation
     )
     outputs = problem.action_size if problem.discrete_actions else 2 * problem.action_size
     actor = networks.mlp(
