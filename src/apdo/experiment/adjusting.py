@@ -1,6 +1,12 @@
-"""A run's adjustments: the off-policy learner in pieces, saved as it goes, and what speaks against its estimate."""
+"""Adjustments of one run, or of several in one program: the off-policy learners in pieces, saved as they go.
 
+Each run has a learner file of its own, so that it goes on alone or with others; and each is asked by itself what speaks
+against its estimate.
+"""
+
+import dataclasses
 import time
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +19,8 @@ from apdo.algorithms.apdo import State as Adjustable
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics, normalised
 from apdo.datasets import Dataset
-from apdo.errors import InvalidInput
-from apdo.experiment import buffers, checkpoint, dual_checks, runner
+from apdo.errors import InvalidInput, NumericalFailure
+from apdo.experiment import buffers, checkpoint, dual_checks, rows, runner
 from apdo.experiment.runner import Runner
 from apdo.off_policy import dual_estimate
 
@@ -23,66 +29,147 @@ _CHECK = 3
 _PIECE = 100
 """Iterations that cannot be divided: the off-policy learner draws so many minibatches at once."""
 
+Adjusted = dict[str, np.ndarray] | NumericalFailure
+"""What a run's seeds were adjusted to, as its records have it; or what ended it."""
 
-def adjust(work: Runner, state: loop.State) -> tuple[loop.State, dict[str, np.ndarray]]:
-    """The algorithm's adjustment, in pieces of about `runner.REPORT_EVERY` seconds; its learner is saved as it goes."""
-    total, size = work.adjuster.total, _PIECE
-    learner, done = _learner(work, state)
-    while done < total:
-        size = min(size, total - done)
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A run and its rows of the state."""
+
+    work: Runner
+    rows: slice
+
+
+def adjust(
+    parts: Sequence[Part], state: loop.State, numbers: loop.Numbers = loop.NONE
+) -> tuple[loop.State, list[Adjusted]]:
+    """The adjustment of runs that share a state, and what came of it for each; other rows stay as they are.
+
+    It works in pieces of about `runner.REPORT_EVERY` seconds. A run whose learner fails takes no other along.
+    """
+    adjuster = parts[0].work.adjuster
+    learner, failures = _learn(parts, state, numbers)
+    asked, supported = (np.zeros(state.key.shape, dtype=bool) for _ in range(2))
+    for part in parts:
+        part.work.progress.end_phase()
+        if part.work not in failures:
+            asked[part.rows] = True
+            supported[part.rows] = _supported(part, state, learner)
+    epoch = int(state.epoch)
+    state, found = adjuster.finish(state, learner, supported, asked, numbers)
+    names = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
+    every = {name: np.asarray(values) for name, values in names.items()}
+    outcomes: list[Adjusted] = []
+    for part in parts:
+        adjusted = {name: values[part.rows] for name, values in every.items()}
+        if part.work not in failures and np.isfinite(adjusted["adjusted_multiplier"]).any():
+            part.work.adjusted_at = epoch
+        outcomes.append(failures.get(part.work, adjusted))
+    return state, outcomes
+
+
+def _learn(
+    parts: Sequence[Part], state: loop.State, numbers: loop.Numbers
+) -> tuple[PyTree, dict[Runner, NumericalFailure]]:
+    """The learners after all of their iterations, and the runs in which one came to nothing."""
+    first = parts[0].work
+    adjuster, total, size = first.adjuster, first.adjuster.total, _PIECE
+    learner, done = _learners(parts, state, numbers)
+    live, failures = list(parts), {}
+    while done.min() < total:
+        # Those that are ahead, since they were saved later than others, wait.
+        more = np.maximum(np.minimum(done.min() + size, total) - done, 0)
         began = time.perf_counter()
-        learner = jax.block_until_ready(work.adjuster.work(state, learner, size))
+        learner = jax.block_until_ready(adjuster.work(state, learner, more, numbers))
         elapsed = time.perf_counter() - began
-        done += size
-        multiplier = np.asarray(work.adjuster.shown(learner))
-        multiplier = multiplier.reshape(len(work.seeds), -1, multiplier.shape[-1])
-        if not np.all(np.isfinite(multiplier)):
-            work.fail(state, "off-policy multiplier", np.asarray(~np.isfinite(multiplier).all(axis=(1, 2))))
-        shown = ", ".join(f"{value:.3g}" for value in np.median(multiplier, axis=1).mean(axis=0))
-        work.progress.phase("training the multiplier off-policy", done, total, f"so far {shown}")
+        done += more
+        multiplier = np.asarray(adjuster.shown(learner))
+        multiplier = multiplier.reshape(len(done), -1, multiplier.shape[-1])
+        for part in tuple(live):
+            if failure := _watch(part, state, multiplier[part.rows], int(done[part.rows].min())):
+                failures[part.work] = failure
+                live.remove(part)
+                done[part.rows] = total
         size = max(_PIECE, int(size * min(4.0, runner.REPORT_EVERY / elapsed)) // _PIECE * _PIECE)
-        if done < total and (work.stop.asked or work.time_to_save()):
-            _save_learner(work, state, learner, done)
-    work.progress.end_phase()
-    reasons_by_seed = doubts(work.training, state, learner)
+        if done.min() < total and (first.stop.asked or any(part.work.time_to_save() for part in live)):
+            _save(live, state, learner, done)
+    return learner, failures
+
+
+def _watch(part: Part, state: loop.State, multiplier: np.ndarray, done: int) -> NumericalFailure | None:
+    """Show how far a run's learners are; the failure, told of in its folder, if one is not finite."""
+    finite = np.isfinite(multiplier).all(axis=(1, 2))
+    if not finite.all():
+        try:
+            part.work.fail(rows.of(state, part.rows), "off-policy multiplier", np.asarray(~finite))
+        except NumericalFailure as failure:
+            return failure
+    shown = ", ".join(f"{value:.3g}" for value in np.median(multiplier, axis=1).mean(axis=0))
+    total = part.work.adjuster.total
+    part.work.progress.phase("training the multiplier off-policy", done, total, f"so far {shown}")
+    return None
+
+
+def _learners(parts: Sequence[Part], state: loop.State, numbers: loop.Numbers) -> tuple[PyTree, np.ndarray]:
+    """The learners with the iterations of each row: of adjustments that were interrupted, or fresh ones."""
+    adjuster, count = parts[0].work.adjuster, state.key.shape[0]
+    done = np.full(count, adjuster.total)
+    like = jax.eval_shape(adjuster.begin, state, numbers)
+    saved = [(part.rows, _saved(part, state, like)) for part in parts]
+    for own, found in saved:
+        done[own] = 0 if found is None else int(found["done"])
+    if len(parts[0].work.seeds) == count and (whole := saved[0][1]) is not None:
+        return whole["learner"], done
+    learner = adjuster.begin(state, numbers)
+    for own, found in saved:
+        if found is not None:
+            learner = jax.tree.map(lambda all_, one, own=own: all_.at[own].set(one), learner, found["learner"])
+    return learner, done
+
+
+def _saved(part: Part, state: loop.State, like: PyTree) -> PyTree | None:
+    """What a run has kept of the learners of an adjustment that was interrupted."""
+    path = checkpoint.learner_path(part.work.record.folder, int(state.epoch))
+    if not path.exists():
+        return None
+    size = (part.rows.stop - part.rows.start,)
+    own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(size + leaf.shape[1:], leaf.dtype), like)
+    try:
+        found = checkpoint.load(path, {"done": jnp.asarray(0), "learner": own})
+    except InvalidInput as error:
+        part.work.progress.message(f"{error} The adjustment begins again.")
+        checkpoint.set_aside(path)
+        return None
+    done = int(found["done"])
+    return found if 0 < done < part.work.adjuster.total and done % _PIECE == 0 else None
+
+
+def _save(parts: Sequence[Part], state: loop.State, learner: PyTree, done: np.ndarray) -> None:
+    """Each run's learners into its folder; where that was asked for, the end of all of them."""
+    epoch = int(state.epoch)
+    for part in parts:
+        own = jax.tree.map(lambda leaf, own=part.rows: leaf[own], learner)
+        path = checkpoint.learner_path(part.work.record.folder, epoch)
+        checkpoint.save(path, {"done": jnp.asarray(done[part.rows].min()), "learner": own}, epoch)
+        part.work.saved_at, part.work.save_seconds = time.perf_counter(), 0.0
+    first = parts[0]
+    if first.work.stop.asked:
+        where = f"stopped in the adjustment after {epoch} epochs, at {done[first.rows].min():,} of "
+        how = runner.how_to_go_on(first.work.record.folder, first.work.experiment)
+        said = f"{where}{first.work.adjuster.total:,} iterations, all saved. {how}"
+        raise first.work.interrupted(said, rows.of(state, first.rows))
+
+
+def _supported(part: Part, state: loop.State, learner: PyTree) -> list[bool]:
+    """Whether the data support each seed's estimate; where they do not, the run says why."""
+    work, epoch = part.work, int(state.epoch)
+    own = jax.tree.map(lambda leaf: leaf[part.rows], learner)
+    reasons_by_seed = doubts(work.training, rows.of(state, part.rows), own)
     for seed, reasons in zip(work.seeds, reasons_by_seed, strict=True):
         if reasons:
-            work.say(f"seed {seed}: no jump after {int(state.epoch)} epochs, since {reasons[0]}.", int(state.epoch))
-    supported = jnp.asarray([not reasons for reasons in reasons_by_seed])
-    state, found = work.adjuster.finish(state, learner, supported)
-    adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
-    adjusted = {name: np.asarray(value) for name, value in adjusted.items()}
-    if np.isfinite(adjusted["adjusted_multiplier"]).any():
-        work.adjusted_at = int(state.epoch)
-    return state, adjusted
-
-
-def _learner(work: Runner, state: loop.State) -> tuple[PyTree, int]:
-    """The learner of an adjustment that was interrupted, with its iterations; or a fresh one."""
-    path = checkpoint.learner_path(work.record.folder, int(state.epoch))
-    if path.exists():
-        like = {"done": jnp.asarray(0), "learner": jax.eval_shape(work.adjuster.begin, state)}
-        try:
-            saved = checkpoint.load(path, like)
-            done = int(saved["done"])
-            if 0 < done < work.adjuster.total and done % _PIECE == 0:
-                return saved["learner"], done
-        except InvalidInput as error:
-            work.progress.message(f"{error} The adjustment begins again.")
-            checkpoint.set_aside(path)
-    return work.adjuster.begin(state), 0
-
-
-def _save_learner(work: Runner, state: loop.State, learner: PyTree, done: int) -> None:
-    epoch = int(state.epoch)
-    path = checkpoint.learner_path(work.record.folder, epoch)
-    checkpoint.save(path, {"done": jnp.asarray(done), "learner": learner}, epoch)
-    work.saved_at, work.save_seconds = time.perf_counter(), 0.0
-    if work.stop.asked:
-        how_far = f"stopped in the adjustment after {epoch} epochs, at {done:,} of {work.adjuster.total:,} iterations,"
-        raise work.interrupted(
-            f"{how_far} all saved. {runner.how_to_go_on(work.record.folder, work.experiment)}", state
-        )
+            work.say(f"seed {seed}: no jump after {epoch} epochs, since {reasons[0]}.", epoch)
+    return [not reasons for reasons in reasons_by_seed]
 
 
 def doubts(training: loop.Training, state: loop.State, learner: PyTree) -> list[list[str]]:
@@ -92,12 +179,14 @@ def doubts(training: loop.Training, state: loop.State, learner: PyTree) -> list[
     """
     adjustment = training.algorithm.adjustment  # type: ignore[attr-defined]
     config = adjustment.checked(training.config)
+    if config is None:
+        return [[] for _ in range(state.key.shape[0])]
     found = []
     for s in range(state.key.shape[0]):
         own, members = jax.tree.map(lambda leaf, s=s: leaf[s], (state.algorithm, learner))
         waits = bool(adjustment.open(training.config, own))
         key = random.fold_in(random.fold_in(state.key[s], state.epoch), _CHECK)
-        found.append(_doubts(config, training, getattr(own, "inner", own), members, key) if config and waits else [])
+        found.append(_doubts(config, training, getattr(own, "inner", own), members, key) if waits else [])
     return found
 
 

@@ -217,11 +217,12 @@ class Runner:
             elapsed = time.perf_counter() - began
             epoch += done
             adjusted = None
-            if done and self.adjuster.due(epoch - 1) and self.adjuster.open(state):
+            if done and self.adjuster.due(epoch - 1) and self.adjuster.open(state).any():
                 from apdo.experiment import adjusting
 
-                state, adjusted = adjusting.adjust(self, state)
-            self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted)
+                state, [adjusted] = adjusting.adjust([adjusting.Part(self, slice(0, len(self.seeds)))], state)
+            if self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted):
+                self.save(state, epoch)
             if self.stop.asked and epoch < settings.epochs:
                 self.interrupt(state, epoch)
         return self._result(state)
@@ -237,17 +238,21 @@ class Runner:
         epoch: int,
         elapsed: float,
         state: Callable[[], loop.State],
-        adjusted: dict[str, np.ndarray] | None = None,
-    ) -> None:
-        """Write down what a chunk brought, up to `epoch`; save `state()`, the state after it, where that is due."""
+        adjusted: dict[str, np.ndarray] | NumericalFailure | None = None,
+    ) -> bool:
+        """Write down what a chunk brought, up to `epoch`; whether `state()`, the state after it, is to be saved.
+
+        `adjusted` is what came of an adjustment, where there was one.
+        """
+        if isinstance(adjusted, NumericalFailure):
+            raise adjusted
         done, metrics = chunk.done, chunk.metrics
         if done:
             self._note(epoch - done, metrics, adjusted, elapsed)
             self._call_back(epoch - done, metrics, state)
         if failures := loop.failures_in(chunk.finite):
             self.fail(state(), failures[0], ~chunk.finite[failures[0]])
-        if self._save_due(epoch) or adjusted is not None or self.stopped:
-            self.save(state(), epoch)
+        return self._save_due(epoch) or adjusted is not None or bool(self.stopped)
 
     def _call_back(self, epoch: int, metrics: dict[str, np.ndarray], state: Callable[[], loop.State]) -> None:
         """Tell the callbacks of each new epoch; the last one's policies are at hand."""

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from apdo import algorithms, arguments, hosted, loop
+from apdo import arguments, hosted, loop
 from apdo.errors import Interrupted, NumericalFailure
-from apdo.experiment import compilation, history, memory, runner
+from apdo.experiment import adjusting, compilation, history, memory, rows, runner
 from apdo.experiment.callbacks import Callback
 from apdo.experiment.opening import Opened
 from apdo.experiment.progress import Progress
@@ -28,15 +29,16 @@ from apdo.experiment.runner import Runner
 from apdo.experiment.settings import Experiment
 from apdo.experiment.stopping import Stop
 
+_SAVING = 8
+"""Checkpoints that are written at once."""
 Ends = dict[Path, BaseException | None]
 """How runs ended, by folder: an error, or None for one that is finished."""
 
 
 def likeness(experiment: Experiment) -> object:
     """Equal for runs that may differ in numbers only; None for one that must have a program of its own."""
-    is_hosted = hasattr(type(experiment.environment_config), "action_meaning")
-    if is_hosted or hasattr(algorithms.find(experiment.algorithm), "adjustment"):
-        return None
+    if hasattr(type(experiment.environment_config), "action_meaning"):
+        return None  # of the host
     settings = dataclasses.replace(experiment.settings, seed=0)
     parts = (settings, experiment.algorithm_config, experiment.environment_config)
     return experiment.algorithm, experiment.environment, arguments.structure(parts)
@@ -66,10 +68,9 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
     alike: dict[object, list[Opened]] = {}
     for i, one in enumerate(opened):
         plan = one.experiment.settings
-        alone = hosted.is_hosted(one.training) or getattr(one.training.algorithm, "adjustment", None) is not None
         what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.stands.epoch
         what = *what, one.stands.state is None  # a fresh start, or one from what was learned before
-        alike.setdefault(("alone", i) if alone else what, []).append(one)
+        alike.setdefault(("alone", i) if hosted.is_hosted(one.training) else what, []).append(one)
     found = []
     for members in alike.values():
         for part in _sharing(members):
@@ -107,13 +108,23 @@ def _varied(trainings: Sequence[loop.Training]) -> set[str]:
 
 
 def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
-    """Whether a program can take these numbers as arguments: whether an epoch can be traced without knowing them."""
+    """Whether a program can take these numbers as arguments: whether all can be traced without knowing them.
+
+    That is an epoch and, where the algorithm has one, an adjustment.
+    """
     alone = dataclasses.replace(training, side_by_side=False)
+    adjustment = getattr(training.algorithm, "adjustment", None)
 
     def trial(values: Mapping[str, Array]) -> PyTree:
         own, key = arguments.put(alone, values), jax.random.key(0)
+        number = jnp.asarray(0, dtype=jnp.int32)
         state = own.algorithm.init(own.config, own.problem, key)
-        return loop.epoch(own, state, loop.first_best(own, state), key, jnp.asarray(0, dtype=jnp.int32))
+        after = loop.epoch(own, state, loop.first_best(own, state), key, number)
+        if adjustment is None:
+            return after
+        learner = adjustment.begin(own.config, own.problem, after[0], key)
+        learner = adjustment.work(own.config, own.problem, after[0], learner, number)
+        return after, adjustment.finish(own.config, own.problem, after[0], learner, jnp.asarray(True))
 
     try:
         jax.eval_shape(trial, {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names})
@@ -183,53 +194,72 @@ class _Group:
             elapsed = time.perf_counter() - began
             state, brought = chunk.state, history.brought(chunk)
             epoch += brought.done
-            gone = [i for i in self.live if not self._receive(i, brought, epoch, elapsed, state)]
-            if gone:
-                self.live = [i for i in self.live if i not in gone]
+            adjusted: dict[int, adjusting.Adjusted] = {}
+            if brought.done:
+                state, adjusted = self._adjust(state, epoch)
+            saving = [i for i in self.live if self._receive(i, brought, epoch, elapsed, state, adjusted.get(i))]
+            self._save(saving, state, epoch)
+            over = [i for i in self.live if self.works[i].stopped or self.works[i].record.folder in self.ends]
+            if over:
+                self.live = [i for i in self.live if i not in over]
                 state = self._replace(state)
             if self.stop.asked and epoch < epochs and self.live:
-                self._interrupt(state, epoch)
+                self._save(self.live, state, epoch)
+                first = self.live[0]
+                self.works[first].interrupt(rows.of(state, self.rows[first]), epoch)
 
     def _start(self) -> loop.State:
         states = [work.stands.state for work in self.works]
         if any(state is None for state in states):
             return loop.start(self.training, [seed for work in self.works for seed in work.seeds], self.numbers)
-        return _over_rows(lambda *leaves: jnp.concatenate(leaves), *(state for state in states if state is not None))
+        return rows.joined([state for state in states if state is not None])
 
-    def _receive(self, i: int, brought: history.Brought, epoch: int, elapsed: float, state: loop.State) -> bool:
-        """Write down what a run's rows brought; false if it has failed or is stopped, and told of."""
-        work, rows = self.works[i], self.rows[i]
+    def _adjust(self, state: loop.State, epoch: int) -> tuple[loop.State, dict[int, adjusting.Adjusted]]:
+        """The adjustment that follows the latest epoch, of those runs that wait for one."""
+        adjuster = self.works[0].adjuster
+        if not adjuster.due(epoch - 1):
+            return state, {}
+        waiting = adjuster.open(state)
+        asked = [i for i in self.live if waiting[self.rows[i]].any()]
+        if not asked:
+            return state, {}
+        parts = [adjusting.Part(self.works[i], self.rows[i]) for i in asked]
+        state, outcomes = adjusting.adjust(parts, state, self.numbers)
+        return state, dict(zip(asked, outcomes, strict=True))
+
+    def _receive(
+        self,
+        i: int,
+        brought: history.Brought,
+        epoch: int,
+        elapsed: float,
+        state: loop.State,
+        adjusted: adjusting.Adjusted | None,
+    ) -> bool:
+        """Write down what a run's rows brought; whether it is to be saved. One that has failed is told of."""
+        work, own = self.works[i], self.rows[i]
         try:
-            work.receive(brought.of(rows), epoch, elapsed, partial(_rows_of, state, rows))
+            return work.receive(brought.of(own), epoch, elapsed, partial(rows.of, state, own), adjusted)
         except NumericalFailure as error:
             work.close("failed", error=str(error))
             self.ends[work.record.folder] = error
             return False
-        return not work.stopped
+
+    def _save(self, which: Sequence[int], state: loop.State, epoch: int) -> None:
+        """Checkpoints of some runs, several at once: each waits for the disk."""
+        if not which:
+            return
+        here = rows.on_host(state)
+        with ThreadPoolExecutor(_SAVING) as pool:
+            list(pool.map(lambda i: self.works[i].save(rows.of(here, self.rows[i]), epoch), which))
 
     def _replace(self, state: loop.State) -> loop.State:
         """The rows of runs that are over become copies of one that is not."""
         if not self.live:
             return state
         source = np.arange(self.rows[-1].stop)
-        for i, rows in enumerate(self.rows):
+        for i, own in enumerate(self.rows):
             if i not in self.live:
-                source[rows] = self.rows[self.live[0]].start
+                source[own] = self.rows[self.live[0]].start
         self.numbers = {name: values[source] for name, values in self.numbers.items()}
-        return _over_rows(lambda leaf: leaf[source], state)
-
-    def _interrupt(self, state: loop.State, epoch: int) -> None:
-        for i in self.live:
-            self.works[i].save(_rows_of(state, self.rows[i]), epoch)
-        self.works[self.live[0]].interrupt(_rows_of(state, self.rows[self.live[0]]), epoch)
-
-
-def _rows_of(state: loop.State, rows: slice) -> loop.State:
-    return _over_rows(lambda leaf: leaf[rows], state)
-
-
-def _over_rows(function: Callable[..., Array], *states: loop.State) -> loop.State:
-    """A function of every leaf that has the seeds in front."""
-    parts = [(state.algorithm, state.key, state.best) for state in states]
-    algorithm, key, kept = jax.tree.map(function, *parts)
-    return loop.State(algorithm=algorithm, key=key, epoch=jnp.array(states[0].epoch), best=kept)
+        return rows.of(state, source)

@@ -91,12 +91,14 @@ def learn(
 ) -> contract.OwnState:
     """The members after so many iterations more, on observations normalised by `statistics`.
 
-    `unseen` is what their critics are known to miss of an actor's costs.
+    They are a number of `PIECE`s, but for the last ones of all. `unseen` is what their critics are known to miss of an
+    actor's costs.
     """
 
     def one(member: contract.OwnState) -> contract.OwnState:
-        learner = kinds.of(config.learner)
-        return learner.learn(config.learner, problem, member, buffer, iterations, config.iterations, statistics, unseen)
+        learner, total = kinds.of(config.learner), config.iterations
+        given = problem, member, buffer, iterations, total, statistics, unseen, total % PIECE == 0
+        return learner.learn(config.learner, *given)
 
     return jax.vmap(one)(members)
 
