@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,37 @@ _SAVING = 8
 """Checkpoints that are written at once."""
 Ends = dict[Path, BaseException | None]
 """How runs ended, by folder: an error, or None for one that is finished."""
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A run that is to be done."""
+
+    @property
+    def name(self) -> str:
+        """What it is called among others."""
+        ...
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is computed."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes."""
+        ...
+
+
+P = TypeVar("P", bound=Planned)
+
+
+def alike(planned: Sequence[P], shared: bool) -> list[list[P]]:
+    """Runs that may share a program, if that is wanted; else each by itself."""
+    found: dict[object, list[P]] = {}
+    for one in planned:
+        found.setdefault((likeness(one.experiment) if shared else None) or one.name, []).append(one)
+    return list(found.values())
 
 
 def likeness(experiment: Experiment) -> object:
