@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
@@ -210,12 +210,20 @@ class _Group:
             name: jnp.asarray(np.repeat([own[name] for own in every], counts), dtype=jnp.float32)
             for name in _varied([work.training for work in works])
         }
+        self.writing = ThreadPoolExecutor(_SAVING)
+        self.unwritten: list[Future[None]] = []
+        """Checkpoints that are being written while the program goes on."""
         for work, shown in zip(works, progress, strict=True):
             work.share = 1.0 / len(works)
             work.prepare(shown, stop)
 
     def train(self) -> None:
-        """Every epoch of every run."""
+        """Every epoch of every run; nothing is being written any more when this ends."""
+        with self.writing:
+            self._train()
+            self._settle()
+
+    def _train(self) -> None:
         advance = compilation.Advance(self.training)
         epoch, epochs = self.works[0].stands.epoch, self.works[0].experiment.settings.epochs
         state = self._start()
@@ -229,6 +237,10 @@ class _Group:
             adjusted: dict[int, adjusting.Adjusted] = {}
             if brought.done:
                 state, adjusted = self._adjust(state, epoch)
+            failing = bool(loop.failures_in(brought.finite)) or any(
+                isinstance(one, NumericalFailure) for one in adjusted.values()
+            )
+            self._settle(wait=failing)  # a run that fails is saved at once, maybe under the same name
             saving = [i for i in self.live if self._receive(i, brought, epoch, elapsed, state, adjusted.get(i))]
             self._save(saving, state, epoch)
             over = [i for i in self.live if self.works[i].stopped or self.works[i].record.folder in self.ends]
@@ -237,6 +249,7 @@ class _Group:
                 state = self._replace(state)
             if self.stop.asked and epoch < epochs and self.live:
                 self._save(self.live, state, epoch)
+                self._settle()
                 first = self.live[0]
                 self.works[first].interrupt(rows.of(state, self.rows[first]), epoch)
 
@@ -278,12 +291,18 @@ class _Group:
             return False
 
     def _save(self, which: Sequence[int], state: loop.State, epoch: int) -> None:
-        """Checkpoints of some runs, several at once: each waits for the disk."""
-        if not which:
-            return
-        here = rows.on_host(state)
-        with ThreadPoolExecutor(_SAVING) as pool:
-            list(pool.map(lambda i: self.works[i].save(rows.of(here, self.rows[i]), epoch), which))
+        """Begin to write checkpoints of some runs, several at once, after those before."""
+        if which:
+            self._settle()
+            here = rows.on_host(state)
+            mine = [(self.works[i], rows.of(here, self.rows[i])) for i in which]
+            self.unwritten = [self.writing.submit(work.save, own, epoch) for work, own in mine]
+
+    def _settle(self, wait: bool = True) -> None:
+        """Raise what has gone wrong with checkpoints, of all or of those that are written."""
+        for one in [one for one in self.unwritten if wait or one.done()]:
+            self.unwritten.remove(one)
+            one.result()
 
     def _replace(self, state: loop.State) -> loop.State:
         """The rows of runs that are over become copies of one that is not."""
