@@ -99,6 +99,14 @@ def test_runs_whose_adjustments_share_a_program_give_what_each_gives_alone(folde
     assert len({tuple(one.ravel()) for one in found}) == 3
 
 
+def test_side_by_side_as_on_an_accelerator_adjustments_give_what_they_give_in_turns(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(adjusting.loop, "suits_side_by_side", lambda: True)
+    assert set(together.train(enter(tmp_path)).values()) == {None}
+    for name in CHANGES:
+        there, here = (metrics(place / name)["adjusted_multiplier"][:, 1] for place in (folder, tmp_path))
+        np.testing.assert_allclose(here, there, rtol=0.02)
+
+
 @pytest.mark.parametrize(
     ("looks", "where"), [(1, "in the adjustment after 2 epochs, at 100 of 300"), (3, "after 2 of 5 epochs")]
 )
@@ -140,7 +148,7 @@ def test_learners_that_were_saved_at_different_times_catch_up(folder, tmp_path, 
 def test_a_run_whose_estimate_is_refused_goes_on_beside_one_whose_is_taken(tmp_path, monkeypatch):
     changes = {"refused": {"limits": 0.1}, "taken": {"limits": 0.2}}
 
-    def doubts(training, state, learner):
+    def doubts(training, state, learner, of):
         return [["nothing is known"] if training.problem.limits == (0.1,) else []] * 2
 
     monkeypatch.setattr(adjusting, "doubts", doubts)

@@ -164,25 +164,26 @@ def _save(parts: Sequence[Part], state: loop.State, learner: PyTree, done: np.nd
 def _supported(part: Part, state: loop.State, learner: PyTree) -> list[bool]:
     """Whether the data support each seed's estimate; where they do not, the run says why."""
     work, epoch = part.work, int(state.epoch)
-    own = jax.tree.map(lambda leaf: leaf[part.rows], learner)
-    reasons_by_seed = doubts(work.training, rows.of(state, part.rows), own)
+    reasons_by_seed = doubts(work.training, state, learner, part.rows)
     for seed, reasons in zip(work.seeds, reasons_by_seed, strict=True):
         if reasons:
             work.say(f"seed {seed}: no jump after {epoch} epochs, since {reasons[0]}.", epoch)
     return [not reasons for reasons in reasons_by_seed]
 
 
-def doubts(training: loop.Training, state: loop.State, learner: PyTree) -> list[list[str]]:
-    """For each seed why the data do not support its estimate, a sentence each, by the checks of `apdo dual`.
+def doubts(training: loop.Training, state: loop.State, learner: PyTree, of: slice = slice(None)) -> list[list[str]]:
+    """For each seed of some rows why the data do not support its estimate, by the checks of `apdo dual`.
 
-    A seed that waits for no adjustment, or whose estimates are to be believed as they are, is not looked at.
+    Each is a sentence. A seed that waits for no adjustment, or whose estimates are to be believed as they are, is not
+    looked at.
     """
     adjustment = training.algorithm.adjustment  # type: ignore[attr-defined]
     config = adjustment.checked(training.config)
+    seeds = range(*of.indices(state.key.shape[0]))
     if config is None:
-        return [[] for _ in range(state.key.shape[0])]
+        return [[] for _ in seeds]
     found = []
-    for s in range(state.key.shape[0]):
+    for s in seeds:
         own, members = jax.tree.map(lambda leaf, s=s: leaf[s], (state.algorithm, learner))
         waits = bool(adjustment.open(training.config, own))
         key = random.fold_in(random.fold_in(state.key[s], state.epoch), _CHECK)

@@ -152,7 +152,9 @@ def _cut(stretches: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int,
             yield first + start, min(most or size, size - start)
 
 
-def announce(settings: Sequence[Setting], stands: Standing, backend: str, jobs: int, say: Say) -> None:
+def announce(
+    settings: Sequence[Setting], stands: Standing, options: Options, backend: str, at_once: int, say: Say
+) -> None:
     """What will be done, and about how long it takes."""
     total = len(stands.missing) + stands.ended + len(stands.failed)
     plural = "s" * (len(settings) != 1)
@@ -167,22 +169,24 @@ def announce(settings: Sequence[Setting], stands: Standing, backend: str, jobs: 
         say(f"  and {len(stands.missing) - _LISTED} more")
     if stands.missing:
         kind = SPEEDS.get(backend, SPEEDS["gpu"]).what
-        say(f"about {duration(seconds_for(stands.missing, backend, jobs))} on {kind}, {jobs} at once.")
+        jobs = jobs_of(stands.missing, options, backend, at_once)
+        say(f"about {duration(seconds_for(jobs, backend, at_once))} on {kind}, {at_once} at once.")
 
 
-def seconds_for(missing: Sequence[Block], backend: str, jobs: int) -> float:
-    """About how long runs take, as far as can be told before any of them has begun."""
+def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int) -> float:
+    """About how long jobs take, as far as can be told before any of them has begun."""
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     total, compiled = 0.0, set()
-    for block in missing:
-        hosted = hasattr(type(block.experiment.environment_config), "action_meaning")
-        total += driving.samples(block) / (_HOST_STEPS if hosted else speed.steps)
-        work = getattr(block.experiment.algorithm_config, "off_policy", None)
-        iterations = getattr(work, "iterations", 0) * (1 if speed.together else block.experiment.settings.seeds)
-        total += iterations * speed.iteration
-        total += speed.compilation * (0.2 if block.name in compiled else 1.0)
-        compiled.add(block.setting.name)
-    return total / max(1, min(jobs, len(missing)))
+    for job in jobs:
+        first = job[0]
+        hosted = hasattr(type(first.experiment.environment_config), "action_meaning")
+        total += sum(driving.samples(block) for block in job) / (_HOST_STEPS if hosted else speed.steps)
+        work = getattr(first.experiment.algorithm_config, "off_policy", None)
+        rows = 1 if speed.together else sum(block.experiment.settings.seeds for block in job)
+        total += getattr(work, "iterations", 0) * rows * speed.iteration
+        total += speed.compilation * (0.2 if first.setting.name in compiled else 1.0)
+        compiled.add(first.setting.name)
+    return total / max(1, min(at_once, len(jobs)))
 
 
 # Running.
@@ -200,8 +204,8 @@ def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = N
             pool = begin() if begin else local.Pool(options.out / "logs", options.jobs)
             try:
                 backend, count = getattr(pool, "backend", "cpu"), getattr(pool, "count", 1)
-                announce(settings, stands, backend, count, say)
-                failed |= _driver(stands, options, pool).drive()
+                announce(settings, stands, options, backend, count, say)
+                failed |= _driver(stands, options, pool, backend, count).drive()
             finally:
                 pool.close()
         else:
@@ -257,13 +261,14 @@ def dry_run(sweep: Sweep, options: Options) -> None:
     import jax
 
     backend = jax.default_backend()
-    announce(settings, stands, backend, options.jobs or local.fitting(backend, jax.device_count()), print)
+    at_once = options.jobs or local.fitting(backend, jax.device_count())
+    announce(settings, stands, options, backend, at_once, print)
     print("nothing was run (--dry-run).")
 
 
-def _driver(stands: Standing, options: Options, executor: Executor) -> driving.Driver:
+def _driver(stands: Standing, options: Options, executor: Executor, backend: str, count: int) -> driving.Driver:
     return driving.Driver(
-        jobs_of(stands.missing, options, executor),
+        jobs_of(stands.missing, options, backend, count),
         executor,
         title=f"sweep {options.out}",
         command=options.command,
@@ -274,9 +279,8 @@ def _driver(stands: Standing, options: Options, executor: Executor) -> driving.D
     )
 
 
-def jobs_of(missing: Sequence[Block], options: Options, executor: Executor) -> list[list[Block]]:
+def jobs_of(missing: Sequence[Block], options: Options, backend: str, count: int) -> list[list[Block]]:
     """The runs as jobs: alone, or those that may share a program together, in as many parts as are done at once."""
-    backend, count = getattr(executor, "backend", "cpu"), getattr(executor, "count", 1)
     shared = backend != "cpu" if options.together is None else options.together
     found = []
     for group in together.alike(missing, shared):
