@@ -190,10 +190,58 @@ def test_a_run_whose_learner_fails_takes_no_other_along(folder, tmp_path, monkey
         assert_same(tmp_path / name, folder / name)
 
 
+LATER = {"early": {"k_adj": 1}, "late": {"k_adj": 2}, "later": {"k_adj": 2, "dual_step": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    """Runs that adjust after different epochs, each of which was trained alone."""
+    folder = tmp_path_factory.mktemp("timed")
+    for name, own in LATER.items():
+        runner.run(experiment(**own), folder / name, quiet=True)
+    return folder
+
+
+@pytest.mark.parametrize("looks", [10**9, 3])
+def test_learners_of_runs_that_adjust_after_different_epochs_work_side_by_side(timed, tmp_path, monkeypatch, looks):
+    """Without a signal, or with one in the middle of the adjustment."""
+    work, worked = adjusting.loop.Adjuster.work, []
+
+    def counted(self, state, learner, more, numbers):
+        worked.append(more.tolist())
+        return work(self, state, learner, more, numbers)
+
+    monkeypatch.setattr(adjusting.loop.Adjuster, "work", counted)
+    Countdown.left = looks
+    ends = together.train(enter(tmp_path, LATER))
+    if looks < 10**9:
+        assert all(isinstance(end, Interrupted) for end in ends.values())
+        assert all(checkpoint.learner_path(tmp_path / name, own["k_adj"] + 1).exists() for name, own in LATER.items())
+        Countdown.left = 10**9
+        ends = together.train(enter(tmp_path, LATER))
+    assert set(ends.values()) == {None}
+    assert worked == [[100] * 6] * 3
+    for name, own in LATER.items():
+        alone, shared = metrics(timed / name), metrics(tmp_path / name)
+        assert alone.keys() == shared.keys()
+        found, there = (one["adjusted_multiplier"][:, own["k_adj"]] for one in (shared, alone))
+        np.testing.assert_allclose(found, there, rtol=0.02)
+        np.testing.assert_array_equal(
+            np.isfinite(shared["adjusted_multiplier"]), np.isfinite(alone["adjusted_multiplier"])
+        )
+
+
 def test_runs_that_adjust_after_different_epochs_have_programs_of_their_own(tmp_path):
-    every = enter(tmp_path, {"early": {"k_adj": 1}, "late": {"k_adj": 2}, "later": {"k_adj": 2, "limits": 0.1}})
-    names = [[one.record.folder.name for one in group] for group in together.groups(every)]
-    assert names == [["early"], ["late", "later"]]
+    given = LATER | {
+        "tighter": {"k_adj": 2, "limits": 0.1},
+        "auto": {"k_adj": "auto"},
+        "other": {"k_adj": 3, "limits": 0.3},
+    }
+    every = enter(tmp_path, given)
+    found = together.bundles(together.groups(every))
+    names = [[[one.record.folder.name for one in group] for group in bundle] for bundle in found]
+    # The last one differs from the first in a number that is no argument of its program, but of the second's.
+    assert names == [[["early"], ["late", "later", "tighter"], ["other"]], [["auto"]]]
     assert not together.can_be_arguments(every[0].training, ["config.off_policy.learner.averaged"])
     for one in every:
         one.record.release()

@@ -251,7 +251,7 @@ def test_arms_that_differ_in_numbers_only_are_one_job(tmp_path):
     blocks = [block for arm in wanted.arms for block in reproduce.missing_blocks(wanted, arm)]
     found = reproduce.longest_first(reproduce.together.alike(blocks, shared=True), "gpu")
     jobs = [[block.arm.name for block in job] for job in found]
-    assert jobs[0] == ["apdo-k5", "apdo-0.01", "apdo-0.05", "apdo-0.5"]
+    assert jobs[0] == ["apdo-k5", "apdo-k1", "apdo-k10", "apdo-0.01", "apdo-0.05", "apdo-0.5"]
     assert sorted(job for job in jobs[1:] if len(job) > 1) == [
         [f"fixed-{value:g}" for value in FULL.grid],
         ["pdo-0.1", "pdo-0.01", "pdo-0.05", "pdo-0.5"],

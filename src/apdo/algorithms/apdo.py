@@ -294,4 +294,5 @@ adjustment = Adjustment(
     finish=_finish,
     checked=lambda config: config.off_policy if config.check else None,
     shown=lambda members: members.path.multiplier,
+    timeless=lambda config: config if config.k_adj == k_adj.AUTO else dataclasses.replace(config, k_adj=0),
 )

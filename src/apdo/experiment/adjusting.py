@@ -1,21 +1,25 @@
-"""Adjustments of one run, or of several in one program: the off-policy learners in pieces, saved as they go.
+"""Adjustments of one run, or of many: the off-policy learners in pieces, saved as they go.
 
-Each run has a learner file of its own, so that it goes on alone or with others; and each is asked by itself what speaks
-against its estimate.
+Learners take many small steps, which an accelerator does for many of them as quickly as for one. So those of all runs
+that wait for an adjustment work side by side, though their programs be several (`Request`), since runs with different
+K_adj have buffers of different sizes. Each run has a learner file of its own, so that it goes on alone or with others;
+and each is asked by itself what speaks against its estimate.
 """
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
-from apdo import loop
+from apdo import arguments, loop
 from apdo.algorithms.apdo import State as Adjustable
+from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics, normalised
 from apdo.datasets import Dataset
@@ -41,23 +45,57 @@ class Part:
     rows: slice
 
 
-def adjust(
-    parts: Sequence[Part], state: loop.State, numbers: loop.Numbers = loop.NONE
-) -> tuple[loop.State, list[Adjusted]]:
-    """The adjustment of runs that share a state, and what came of it for each; other rows stay as they are.
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """An adjustment that runs of one program wait for; other rows of the state stay as they are."""
 
-    It works in pieces of about `runner.REPORT_EVERY` seconds. A run whose learner fails takes no other along.
+    parts: Sequence[Part]
+    state: loop.State
+    numbers: loop.Numbers = dataclasses.field(default_factory=dict)
+
+    @property
+    def adjuster(self) -> loop.Adjuster:
+        """What makes it."""
+        return self.parts[0].work.adjuster
+
+    @property
+    def count(self) -> int:
+        """Rows of the state."""
+        return self.state.key.shape[0]
+
+
+Answer = tuple[loop.State, list[Adjusted]]
+"""The state after an adjustment, and what came of it for each run."""
+
+
+def adjust(requests: Sequence[Request]) -> list[Answer]:
+    """Make adjustments of one program or of several whose learners are alike (`learning`): these work side by side.
+
+    They work in pieces of about `runner.REPORT_EVERY` seconds. A run whose learner fails takes no other along.
     """
-    adjuster = parts[0].work.adjuster
-    learner, failures = _learn(parts, state, numbers)
-    asked, supported = (np.zeros(state.key.shape, dtype=bool) for _ in range(2))
+    learners, failures = _learn(requests)
+    return [_finish(request, learner, failures) for request, learner in zip(requests, learners, strict=True)]
+
+
+def learning(training: loop.Training) -> object:
+    """Equal for programs whose learners can work side by side; None where there are no learners."""
+    adjustment = getattr(training.algorithm, "adjustment", None)
+    if adjustment is None:
+        return None
+    timeless = dataclasses.replace(training, config=adjustment.timeless(training.config))
+    return arguments.structure(timeless)
+
+
+def _finish(request: Request, learner: PyTree, failures: Mapping[Runner, NumericalFailure]) -> Answer:
+    parts, state = request.parts, request.state
+    asked, supported = (np.zeros(request.count, dtype=bool) for _ in range(2))
     for part in parts:
         part.work.progress.end_phase()
         if part.work not in failures:
             asked[part.rows] = True
             supported[part.rows] = _supported(part, state, learner)
     epoch = int(state.epoch)
-    state, found = adjuster.finish(state, learner, supported, asked, numbers)
+    state, found = request.adjuster.finish(state, learner, supported, asked, request.numbers)
     names = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
     every = {name: np.asarray(values) for name, values in names.items()}
     outcomes: list[Adjusted] = []
@@ -69,14 +107,28 @@ def adjust(
     return state, outcomes
 
 
-def _learn(
-    parts: Sequence[Part], state: loop.State, numbers: loop.Numbers
-) -> tuple[PyTree, dict[Runner, NumericalFailure]]:
-    """The learners after all of their iterations, and the runs in which one came to nothing."""
-    first = parts[0].work
-    adjuster, total, size = first.adjuster, first.adjuster.total, _PIECE
-    learner, done = _learners(parts, state, numbers)
-    live, failures = list(parts), {}
+@dataclasses.dataclass(frozen=True)
+class _Learning:
+    """A run whose learners work: its part, the state of its program, and its rows among all learners."""
+
+    part: Part
+    state: loop.State
+    rows: slice
+
+
+def _learn(requests: Sequence[Request]) -> tuple[list[PyTree], dict[Runner, NumericalFailure]]:
+    """The learners of each request after all of their iterations, and the runs in which one came to nothing."""
+    adjuster, state, numbers = requests[0].adjuster, _joined_states(requests), _joined_numbers(requests)
+    first, total, size = requests[0].parts[0].work, adjuster.total, _PIECE
+    begun = [_learners(request) for request in requests]
+    learner, done = _joined([learner for learner, _ in begun]), np.concatenate([done for _, done in begun])
+    edges = np.cumsum([0, *(request.count for request in requests)]).tolist()
+    live = [
+        _Learning(part, request.state, slice(part.rows.start + edge, part.rows.stop + edge))
+        for request, edge in zip(requests, edges[:-1], strict=True)
+        for part in request.parts
+    ]
+    failures: dict[Runner, NumericalFailure] = {}
     while done.min() < total:
         # Those that are ahead, since they were saved later than others, wait.
         more = np.maximum(np.minimum(done.min() + size, total) - done, 0)
@@ -86,45 +138,80 @@ def _learn(
         done += more
         multiplier = np.asarray(adjuster.shown(learner))
         multiplier = multiplier.reshape(len(done), -1, multiplier.shape[-1])
-        for part in tuple(live):
-            if failure := _watch(part, state, multiplier[part.rows], int(done[part.rows].min())):
-                failures[part.work] = failure
-                live.remove(part)
-                done[part.rows] = total
+        for one in tuple(live):
+            if failure := _watch(one, multiplier[one.rows], int(done[one.rows].min())):
+                failures[one.part.work] = failure
+                live.remove(one)
+                done[one.rows] = total
         size = max(_PIECE, int(size * min(4.0, runner.REPORT_EVERY / elapsed)) // _PIECE * _PIECE)
-        if done.min() < total and (first.stop.asked or any(part.work.time_to_save() for part in live)):
-            _save(live, state, learner, done)
-    return learner, failures
+        if done.min() < total and (first.stop.asked or any(one.part.work.time_to_save() for one in live)):
+            _save(live, learner, done)
+    if len(requests) == 1:
+        return [learner], failures
+    return [jax.tree.map(lambda leaf, a=a, b=b: leaf[a:b], learner) for a, b in itertools.pairwise(edges)], failures
 
 
-def _watch(part: Part, state: loop.State, multiplier: np.ndarray, done: int) -> NumericalFailure | None:
+def _joined(trees: Sequence[PyTree]) -> PyTree:
+    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+
+
+def _joined_states(requests: Sequence[Request]) -> loop.State:
+    """All that learners see, of all requests; buffers as large as the largest."""
+    states = [request.state for request in requests]
+    if len(states) == 1:
+        return states[0]
+
+    def is_buffer(part: PyTree) -> bool:
+        return isinstance(part, replay.Replay)
+
+    every = [part for state in states for part in jax.tree.leaves(state.algorithm, is_leaf=is_buffer)]
+    capacity = max((part.capacity for part in every if is_buffer(part)), default=0)
+    enlarge = jax.vmap(lambda buffer: replay.enlarged(buffer, capacity))
+    alike = [
+        jax.tree.map(lambda part: enlarge(part) if is_buffer(part) else part, state.algorithm, is_leaf=is_buffer)
+        for state in states
+    ]
+    return loop.State(_joined(alike), jnp.concatenate([state.key for state in states]), states[0].epoch)
+
+
+def _joined_numbers(requests: Sequence[Request]) -> loop.Numbers:
+    """The numbers in which any of the rows differ."""
+
+    def of(request: Request, name: str) -> Array:
+        own = arguments.numbers(request.adjuster.training)
+        return request.numbers.get(name, jnp.full(request.count, own[name]))
+
+    names = sorted({name for request in requests for name in request.numbers})
+    return {name: jnp.concatenate([of(request, name) for request in requests]) for name in names}
+
+
+def _watch(one: _Learning, multiplier: np.ndarray, done: int) -> NumericalFailure | None:
     """Show how far a run's learners are; the failure, told of in its folder, if one is not finite."""
-    finite = np.isfinite(multiplier).all(axis=(1, 2))
+    finite, work = np.isfinite(multiplier).all(axis=(1, 2)), one.part.work
     if not finite.all():
         try:
-            part.work.fail(rows.of(state, part.rows), "off-policy multiplier", np.asarray(~finite))
+            work.fail(rows.of(one.state, one.part.rows), "off-policy multiplier", np.asarray(~finite))
         except NumericalFailure as failure:
             return failure
     shown = ", ".join(f"{value:.3g}" for value in np.median(multiplier, axis=1).mean(axis=0))
-    total = part.work.adjuster.total
-    part.work.progress.phase("training the multiplier off-policy", done, total, f"so far {shown}")
+    work.progress.phase("training the multiplier off-policy", done, work.adjuster.total, f"so far {shown}")
     return None
 
 
-def _learners(parts: Sequence[Part], state: loop.State, numbers: loop.Numbers) -> tuple[PyTree, np.ndarray]:
+def _learners(request: Request) -> tuple[PyTree, np.ndarray]:
     """The learners with the iterations of each row: of adjustments that were interrupted, or fresh ones."""
-    adjuster, count = parts[0].work.adjuster, state.key.shape[0]
-    done = np.full(count, adjuster.total)
-    like = jax.eval_shape(adjuster.begin, state, numbers)
+    adjuster, parts, state = request.adjuster, request.parts, request.state
+    done = np.full(request.count, adjuster.total)
+    like = jax.eval_shape(adjuster.begin, state, request.numbers)
     saved = [(part.rows, _saved(part, state, like)) for part in parts]
     for own, found in saved:
         done[own] = 0 if found is None else int(found["done"])
-    if len(parts[0].work.seeds) == count and (whole := saved[0][1]) is not None:
+    if len(parts[0].work.seeds) == request.count and (whole := saved[0][1]) is not None:
         return whole["learner"], done
-    learner = adjuster.begin(state, numbers)
+    learner = adjuster.begin(state, request.numbers)
     for own, found in saved:
         if found is not None:
-            learner = jax.tree.map(lambda all_, one, own=own: all_.at[own].set(one), learner, found["learner"])
+            learner = jax.tree.map(lambda every, one, own=own: every.at[own].set(one), learner, found["learner"])
     return learner, done
 
 
@@ -145,20 +232,20 @@ def _saved(part: Part, state: loop.State, like: PyTree) -> PyTree | None:
     return found if 0 < done < part.work.adjuster.total and done % _PIECE == 0 else None
 
 
-def _save(parts: Sequence[Part], state: loop.State, learner: PyTree, done: np.ndarray) -> None:
+def _save(learning: Sequence[_Learning], learner: PyTree, done: np.ndarray) -> None:
     """Each run's learners into its folder; where that was asked for, the end of all of them."""
-    epoch = int(state.epoch)
-    for part in parts:
-        own = jax.tree.map(lambda leaf, own=part.rows: leaf[own], learner)
-        path = checkpoint.learner_path(part.work.record.folder, epoch)
-        checkpoint.save(path, {"done": jnp.asarray(done[part.rows].min()), "learner": own}, epoch)
-        part.work.saved_at, part.work.save_seconds = time.perf_counter(), 0.0
-    first = parts[0]
-    if first.work.stop.asked:
-        where = f"stopped in the adjustment after {epoch} epochs, at {done[first.rows].min():,} of "
-        how = runner.how_to_go_on(first.work.record.folder, first.work.experiment)
-        said = f"{where}{first.work.adjuster.total:,} iterations, all saved. {how}"
-        raise first.work.interrupted(said, rows.of(state, first.rows))
+    for one in learning:
+        work, epoch = one.part.work, int(one.state.epoch)
+        own = jax.tree.map(lambda leaf, own=one.rows: leaf[own], learner)
+        path = checkpoint.learner_path(work.record.folder, epoch)
+        checkpoint.save(path, {"done": jnp.asarray(done[one.rows].min()), "learner": own}, epoch)
+        work.saved_at, work.save_seconds = time.perf_counter(), 0.0
+    first, work = learning[0], learning[0].part.work
+    if work.stop.asked:
+        how_far = f"at {done[first.rows].min():,} of {work.adjuster.total:,} iterations, all saved."
+        how = runner.how_to_go_on(work.record.folder, work.experiment)
+        said = f"stopped in the adjustment after {int(first.state.epoch)} epochs, {how_far} {how}"
+        raise work.interrupted(said, rows.of(first.state, first.part.rows))
 
 
 def _supported(part: Part, state: loop.State, learner: PyTree) -> list[bool]:

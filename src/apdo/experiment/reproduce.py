@@ -422,9 +422,9 @@ def _parts(jobs: Sequence[Sequence[Block]], backend: str) -> list[tuple[float, f
         sampled = [n * int(a.options["epochs"]) * int(a.options["batch"]) for a, n in zip(arms, seeds, strict=True)]
         iterations = int(arms[0].options.get("off_policy.iterations", 0))
         # Multipliers held fixed share a program; everything else is compiled anew, an adjustment by itself.
-        first = arms[0]
+        first, programs = arms[0], len({arm.options.get("k_adj") for arm in arms})
         program = (first.name.split("-")[0] if first.options.get("dual_step") == 0.0 else first.name, *seeds)
-        other = speed.compilation * (0.2 if program in compiled else 1.0) * (1.6 if iterations else 1.0)
+        other = speed.compilation * (0.2 if program in compiled else programs) * (1.6 if iterations else 1.0)
         other += iterations * speed.iteration * (1 if speed.together else sum(seeds))
         found.append((sum(sampled) / speed.steps, other))
         compiled.add(program)

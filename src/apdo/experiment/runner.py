@@ -220,7 +220,8 @@ class Runner:
             if done and self.adjuster.due(epoch - 1) and self.adjuster.open(state).any():
                 from apdo.experiment import adjusting
 
-                state, [adjusted] = adjusting.adjust([adjusting.Part(self, slice(0, len(self.seeds)))], state)
+                request = adjusting.Request([adjusting.Part(self, slice(0, len(self.seeds)))], state)
+                [(state, [adjusted])] = adjusting.adjust([request])
             if self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted):
                 self.save(state, epoch)
             if self.stop.asked and epoch < settings.epochs:

@@ -1,5 +1,6 @@
 """Several runs in one program: those that differ only in numbers, which become its arguments, [run × seed].
 
+Groups that differ in when they adjust have programs of their own, and their learners work side by side (`adjusting`).
 Each run keeps a folder, records and checkpoints of its own, as if it had run alone, and gives what it gives alone up to
 rounding, as seeds side by side do. One that fails is left behind: copies of another run take its rows, so that the
 program stays as it is.
@@ -9,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from apdo import arguments, hosted, loop
+from apdo import algorithms, arguments, hosted, loop
 from apdo.errors import Interrupted, NumericalFailure
 from apdo.experiment import adjusting, compilation, history, memory, rows, runner
 from apdo.experiment.callbacks import Callback
@@ -34,6 +35,8 @@ _SAVING = 8
 """Checkpoints that are written at once."""
 Ends = dict[Path, BaseException | None]
 """How runs ended, by folder: an error, or None for one that is finished."""
+Turn = Generator[adjusting.Request, adjusting.Answer | None, None]
+"""A group's training, which stops at each adjustment to have it made."""
 
 
 @runtime_checkable
@@ -68,11 +71,12 @@ def alike(planned: Sequence[P], shared: bool) -> list[list[P]]:
 
 
 def likeness(experiment: Experiment) -> object:
-    """Equal for runs that may differ in numbers only; None for one that must have a program of its own."""
+    """Equal for runs that may share a program, or the program of their learners; None for one that shares nothing."""
     if hasattr(type(experiment.environment_config), "action_meaning"):
         return None  # of the host
-    settings = dataclasses.replace(experiment.settings, seed=0)
-    parts = (settings, experiment.algorithm_config, experiment.environment_config)
+    adjustment = getattr(algorithms.find(experiment.algorithm), "adjustment", None)
+    config = experiment.algorithm_config if adjustment is None else adjustment.timeless(experiment.algorithm_config)
+    parts = (dataclasses.replace(experiment.settings, seed=0), config, experiment.environment_config)
     return experiment.algorithm, experiment.environment, arguments.structure(parts)
 
 
@@ -84,9 +88,9 @@ def train(opened: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]] 
     ends: Ends = {}
     waiting = list(opened)
     try:
-        for members in groups(opened):
-            waiting = [one for one in waiting if not any(one is other for other in members)]
-            ends |= _train(members, callbacks, title)
+        for bundle in bundles(groups(opened)):
+            waiting = [one for one in waiting if not any(one is other for members in bundle for other in members)]
+            ends |= _train(bundle, callbacks, title)
             if any(isinstance(end, KeyboardInterrupt | OSError) for end in ends.values()):
                 break
     finally:
@@ -109,6 +113,34 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
             size = _fitting(part)
             found += [part[start : start + size] for start in range(0, len(part), size)]
     return found
+
+
+def bundles(found: Sequence[list[Opened]]) -> list[list[list[Opened]]]:
+    """Groups whose learners can work side by side, as far as memory allows; every other group by itself."""
+    bundled: list[list[list[Opened]]] = []
+    for members in found:
+        for bundle in bundled:
+            if _joins(members, bundle):
+                bundle.append(members)
+                break
+        else:
+            bundled.append([members])
+    return bundled
+
+
+def _joins(members: list[Opened], bundle: list[list[Opened]]) -> bool:
+    """Whether a group's learners can work beside those of others."""
+    every = [*bundle, members]
+    first, other = (group[0].training for group in (bundle[0], members))
+    what, there = adjusting.learning(other), memory.available()
+    if what is None or hosted.is_hosted(other) or what != adjusting.learning(first):
+        return False
+    argued = {name for group in every for name in _varied([one.training for one in group])}
+    if not _varied([one.training for group in every for one in group]) <= argued:
+        return False
+    rows = [sum(len(one.seeds) for one in group) for group in every]
+    needed = sum(memory.needs(group[0].training, count) for group, count in zip(every, rows, strict=True))
+    return there is None or needed <= there
 
 
 def _sharing(members: list[Opened]) -> list[list[Opened]]:
@@ -166,25 +198,53 @@ def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
     return True
 
 
-def _train(members: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]], title: str) -> Ends:
+def _train(bundle: Sequence[Sequence[Opened]], callbacks: Callable[[], Sequence[Callback]], title: str) -> Ends:
     compilation.keep_compiled_programs()
+    members = [one for group in bundle for one in group]
     if len(members) == 1:
         return _alone(members[0], callbacks(), title)
-    works = [Runner(one, callbacks()) for one in members]
+    works = [[Runner(one, callbacks()) for one in group] for group in bundle]
+    every = [work for group in works for work in group]
     ends: Ends = {}
     try:
         with contextlib.ExitStack() as stack:
-            for work in works:
+            for work in every:
                 stack.enter_context(runner.ending(work))
             first = members[0]
             limits = first.training.problem.limits
             shown = Progress(title, first.experiment.settings.epochs, limits, quiet=not title)
             progress = [stack.enter_context(shown), *(Progress("", 0, (), quiet=True) for _ in members[1:])]
             stop = stack.enter_context(Stop(shown.message))
-            _Group(works, progress, stop, ends).train()
+            for work, own in zip(every, progress, strict=True):
+                work.share = 1.0 / len(every)
+                work.prepare(own, stop)
+            _in_turns([_Group(group, stop, ends) for group in works])
     except (Exception, KeyboardInterrupt) as error:
-        return {work.record.folder: ends.get(work.record.folder, error) for work in works}
-    return {work.record.folder: ends.get(work.record.folder) for work in works}
+        return {work.record.folder: ends.get(work.record.folder, error) for work in every}
+    return {work.record.folder: ends.get(work.record.folder) for work in every}
+
+
+def _in_turns(groups: Sequence["_Group"]) -> None:
+    """Train groups, each up to its next adjustment; those that wait for one have it together."""
+    if len(groups) > 1:
+        with ThreadPoolExecutor(len(groups)) as pool:  # the compiler takes long, and one core
+            list(pool.map(_Group.prepare, groups))
+    with contextlib.ExitStack() as stack:
+        turns = [stack.enter_context(contextlib.closing(group.train())) for group in groups]
+        answers: list[adjusting.Answer | None] = [None for _ in groups]
+        while turns:
+            every = [(turn, _go_on(turn, answer)) for turn, answer in zip(turns, answers, strict=True)]
+            asked = [(turn, request) for turn, request in every if request is not None]
+            turns = [turn for turn, _ in asked]
+            answers = list(adjusting.adjust([request for _, request in asked])) if asked else []
+
+
+def _go_on(turn: Turn, answer: adjusting.Answer | None) -> adjusting.Request | None:
+    """A group's next adjustment; None when it is over."""
+    try:
+        return turn.send(answer)
+    except StopIteration:
+        return None
 
 
 def _alone(one: Opened, callbacks: Sequence[Callback], title: str) -> Ends:
@@ -198,7 +258,7 @@ def _alone(one: Opened, callbacks: Sequence[Callback], title: str) -> Ends:
 class _Group:
     """Runs that share a program, from where they stand to their last epoch."""
 
-    def __init__(self, works: Sequence[Runner], progress: Sequence[Progress], stop: Stop, ends: Ends) -> None:
+    def __init__(self, works: Sequence[Runner], stop: Stop, ends: Ends) -> None:
         self.works, self.stop, self.ends = works, stop, ends
         self.live = list(range(len(works)))
         edges = np.cumsum([0, *(len(work.seeds) for work in works)]).tolist()
@@ -210,33 +270,35 @@ class _Group:
             name: jnp.asarray(np.repeat([own[name] for own in every], counts), dtype=jnp.float32)
             for name in _varied([work.training for work in works])
         }
+        self.advance = compilation.Advance(self.training)
+        self.begun: loop.State | None = None
+        """Where the program begins, while it has not."""
         self.writing = ThreadPoolExecutor(_SAVING)
         self.unwritten: list[Future[None]] = []
         """Checkpoints that are being written while the program goes on."""
-        for work, shown in zip(works, progress, strict=True):
-            work.share = 1.0 / len(works)
-            work.prepare(shown, stop)
 
-    def train(self) -> None:
+    def train(self) -> Turn:
         """Every epoch of every run; nothing is being written any more when this ends."""
         with self.writing:
-            self._train()
+            yield from self._train()
             self._settle()
 
-    def _train(self) -> None:
-        advance = compilation.Advance(self.training)
+    def _train(self) -> Turn:
         epoch, epochs = self.works[0].stands.epoch, self.works[0].experiment.settings.epochs
-        state = self._start()
+        state, self.begun = self.begun or self._start(), None
         while epoch < epochs and self.live:
             began = time.perf_counter()
             count = jnp.asarray(self.works[self.live[0]].count(epoch), dtype=jnp.int32)
-            chunk = jax.block_until_ready(advance(state, count, self.numbers))
+            chunk = jax.block_until_ready(self.advance(state, count, self.numbers))
             elapsed = time.perf_counter() - began
             state, brought = chunk.state, history.brought(chunk)
             epoch += brought.done
             adjusted: dict[int, adjusting.Adjusted] = {}
-            if brought.done:
-                state, adjusted = self._adjust(state, epoch)
+            if brought.done and (asked := self._waiting(state, epoch)):
+                parts = [adjusting.Part(self.works[i], self.rows[i]) for i in asked]
+                answer = yield adjusting.Request(parts, state, self.numbers)
+                assert answer is not None
+                state, adjusted = answer[0], dict(zip(asked, answer[1], strict=True))
             failing = bool(loop.failures_in(brought.finite)) or any(
                 isinstance(one, NumericalFailure) for one in adjusted.values()
             )
@@ -253,24 +315,24 @@ class _Group:
                 first = self.live[0]
                 self.works[first].interrupt(rows.of(state, self.rows[first]), epoch)
 
+    def prepare(self) -> None:
+        """Have the program and the first state ready."""
+        self.begun = self._start()
+        self.advance.prepare(self.begun, jnp.asarray(1, dtype=jnp.int32), self.numbers)
+
     def _start(self) -> loop.State:
         states = [work.stands.state for work in self.works]
         if any(state is None for state in states):
             return loop.start(self.training, [seed for work in self.works for seed in work.seeds], self.numbers)
         return rows.joined([state for state in states if state is not None])
 
-    def _adjust(self, state: loop.State, epoch: int) -> tuple[loop.State, dict[int, adjusting.Adjusted]]:
-        """The adjustment that follows the latest epoch, of those runs that wait for one."""
+    def _waiting(self, state: loop.State, epoch: int) -> list[int]:
+        """The runs that wait for an adjustment after so many epochs."""
         adjuster = self.works[0].adjuster
         if not adjuster.due(epoch - 1):
-            return state, {}
+            return []
         waiting = adjuster.open(state)
-        asked = [i for i in self.live if waiting[self.rows[i]].any()]
-        if not asked:
-            return state, {}
-        parts = [adjusting.Part(self.works[i], self.rows[i]) for i in asked]
-        state, outcomes = adjusting.adjust(parts, state, self.numbers)
-        return state, dict(zip(asked, outcomes, strict=True))
+        return [i for i in self.live if waiting[self.rows[i]].any()]
 
     def _receive(
         self,
