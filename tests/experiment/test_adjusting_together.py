@@ -202,9 +202,9 @@ def timed(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("looks", [10**9, 3])
+@pytest.mark.parametrize("looks", [10**9, 3, 2, 0])
 def test_learners_of_runs_that_adjust_after_different_epochs_work_side_by_side(timed, tmp_path, monkeypatch, looks):
-    """Without a signal, or with one in the middle of the adjustment."""
+    """Without a signal, or with one in the adjustment, while some wait for others, before some have begun."""
     work, worked = adjusting.loop.Adjuster.work, []
 
     def counted(self, state, learner, more, numbers):
@@ -216,7 +216,8 @@ def test_learners_of_runs_that_adjust_after_different_epochs_work_side_by_side(t
     ends = together.train(enter(tmp_path, LATER))
     if looks < 10**9:
         assert all(isinstance(end, Interrupted) for end in ends.values())
-        assert all(checkpoint.learner_path(tmp_path / name, own["k_adj"] + 1).exists() for name, own in LATER.items())
+        kept = [checkpoint.learner_path(tmp_path / name, own["k_adj"] + 1).exists() for name, own in LATER.items()]
+        assert kept == [looks == 3] * 3
         Countdown.left = 10**9
         ends = together.train(enter(tmp_path, LATER))
     assert set(ends.values()) == {None}

@@ -146,8 +146,9 @@ class Runner:
         self.stopped = ""
         """Why a callback has stopped the run before its last epoch."""
         self.began, self.closed = time.perf_counter(), False
-        self.share = 1.0
-        """Which part of the program's time is this run's: others may be computed with it."""
+        self.share, self.beside = 1.0, 1
+        """Which part of the program's time is this run's: others may be computed with it. And how many runs take turns
+        in this process, itself included."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else compilation.Advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
@@ -192,7 +193,7 @@ class Runner:
         for callback in self.callbacks:
             if close := getattr(callback, "close", None):
                 close()
-        taken = round(self.record.seconds + (time.perf_counter() - self.began) * self.share, 3)
+        taken = round(self.record.seconds + (time.perf_counter() - self.began) / self.beside, 3)
         best = {"best": [one.plain() for one in self.best]} if self.best else {}
         self.record.close(status, finished=records.now(), seconds=taken, **best, **facts)
 

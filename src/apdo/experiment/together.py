@@ -216,7 +216,7 @@ def _train(bundle: Sequence[Sequence[Opened]], callbacks: Callable[[], Sequence[
             progress = [stack.enter_context(shown), *(Progress("", 0, (), quiet=True) for _ in members[1:])]
             stop = stack.enter_context(Stop(shown.message))
             for work, own in zip(every, progress, strict=True):
-                work.share = 1.0 / len(every)
+                work.beside = len(every)
                 work.prepare(own, stop)
             _in_turns([_Group(group, stop, ends) for group in works])
     except (Exception, KeyboardInterrupt) as error:
@@ -270,6 +270,8 @@ class _Group:
             name: jnp.asarray(np.repeat([own[name] for own in every], counts), dtype=jnp.float32)
             for name in _varied([work.training for work in works])
         }
+        for work in works:
+            work.share = 1.0 / len(works)
         self.advance = compilation.Advance(self.training)
         self.begun: loop.State | None = None
         """Where the program begins, while it has not."""
