@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -148,11 +149,20 @@ def _learn(requests: Sequence[Request]) -> tuple[list[PyTree], dict[Runner, Nume
             _save(live, learner, done)
     if len(requests) == 1:
         return [learner], failures
-    return [jax.tree.map(lambda leaf, a=a, b=b: leaf[a:b], learner) for a, b in itertools.pairwise(edges)], failures
+    return jax.jit(partial(_split, edges))(learner), failures
+
+
+def _split(edges: Sequence[int], tree: PyTree) -> list[PyTree]:
+    return [jax.tree.map(lambda leaf, a=a, b=b: leaf[a:b], tree) for a, b in itertools.pairwise(edges)]
 
 
 def _joined(trees: Sequence[PyTree]) -> PyTree:
-    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+    """Trees below each other, by one program: one for each leaf would take longer to compile."""
+    return trees[0] if len(trees) == 1 else jax.jit(_concatenated)(*trees)
+
+
+def _concatenated(*trees: PyTree) -> PyTree:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
 
 
 def _joined_states(requests: Sequence[Request]) -> loop.State:
@@ -167,11 +177,13 @@ def _joined_states(requests: Sequence[Request]) -> loop.State:
     every = [part for state in states for part in jax.tree.leaves(state.algorithm, is_leaf=is_buffer)]
     capacity = max((part.capacity for part in every if is_buffer(part)), default=0)
     enlarge = jax.vmap(lambda buffer: replay.enlarged(buffer, capacity))
-    alike = [
-        jax.tree.map(lambda part: enlarge(part) if is_buffer(part) else part, state.algorithm, is_leaf=is_buffer)
-        for state in states
-    ]
-    return loop.State(_joined(alike), jnp.concatenate([state.key for state in states]), states[0].epoch)
+
+    def alike(algorithm: PyTree) -> PyTree:
+        return jax.tree.map(lambda part: enlarge(part) if is_buffer(part) else part, algorithm, is_leaf=is_buffer)
+
+    join = jax.jit(lambda *algorithms: _concatenated(*map(alike, algorithms)))
+    algorithm = join(*(state.algorithm for state in states))
+    return loop.State(algorithm, _joined([state.key for state in states]), states[0].epoch)
 
 
 def _joined_numbers(requests: Sequence[Request]) -> loop.Numbers:
@@ -234,9 +246,10 @@ def _saved(part: Part, state: loop.State, like: PyTree) -> PyTree | None:
 
 def _save(learning: Sequence[_Learning], learner: PyTree, done: np.ndarray) -> None:
     """Each run's learners into its folder; where that was asked for, the end of all of them."""
+    here = rows.on_host(learner)
     for one in learning:
         work, epoch = one.part.work, int(one.state.epoch)
-        own = jax.tree.map(lambda leaf, own=one.rows: leaf[own], learner)
+        own = jax.tree.map(lambda leaf, own=one.rows: leaf[own], here)
         path = checkpoint.learner_path(work.record.folder, epoch)
         checkpoint.save(path, {"done": jnp.asarray(done[one.rows].min()), "learner": own}, epoch)
         work.saved_at, work.save_seconds = time.perf_counter(), 0.0

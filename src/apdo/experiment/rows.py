@@ -1,6 +1,7 @@
 """The states of several runs as rows of one: every leaf has the seeds of all of them in front."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ import numpy as np
 from jaxtyping import Array
 
 from apdo import loop
+
+Tree = TypeVar("Tree")
 
 
 def of(state: loop.State, rows: slice | np.ndarray) -> loop.State:
@@ -20,8 +23,8 @@ def joined(states: Sequence[loop.State]) -> loop.State:
     return _over_rows(lambda *leaves: jnp.concatenate(leaves), *states)
 
 
-def on_host(state: loop.State) -> loop.State:
-    """The state in the host's memory, its keys as the numbers that files have for them: rows of it cost nothing."""
+def on_host(state: Tree) -> Tree:
+    """A state in the host's memory, its keys as the numbers that files have for them: rows of it cost nothing."""
 
     def plain(leaf: Array) -> Array:
         return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf

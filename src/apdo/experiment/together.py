@@ -318,9 +318,10 @@ class _Group:
                 self.works[first].interrupt(rows.of(state, self.rows[first]), epoch)
 
     def prepare(self) -> None:
-        """Have the program and the first state ready."""
+        """Have the programs and the first state ready."""
         self.begun = self._start()
         self.advance.prepare(self.begun, jnp.asarray(1, dtype=jnp.int32), self.numbers)
+        self.works[0].adjuster.begin(self.begun, self.numbers)
 
     def _start(self) -> loop.State:
         states = [work.stands.state for work in self.works]
