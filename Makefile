@@ -11,7 +11,7 @@ PYTEST = -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-slow test-optimised test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
-  algorithm-pages torture torture-sweeps clean
+  algorithm-pages torture torture-sweeps ray-speed clean
 
 # The same number of samples for each; what is there already is not trained again.
 demo: .venv/run
@@ -172,6 +172,10 @@ transfer: .venv/run
 # Kills, damaged files, full disks, random command lines, long runs; results in docs/reliability.md.
 torture: .venv/run
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.torture --jobs $(JOBS)
+
+# A sweep of 40 short runs on Ray against one in processes, for some minutes; nothing else may use the cores.
+ray-speed: .venv-ray/ready
+	.venv-ray/bin/python -m benchmarks.ray_speed
 
 # Sweeps whose drivers, processes and Ray nodes are killed at random.
 torture-sweeps: .venv-ray/ready

@@ -236,7 +236,7 @@ def curves(arm: Arm, seeds: int) -> dict[str, Any]:
         for name in ("multiplier", "actor_taken"):
             if name in chunk.metrics:
                 rows[name].append(np.asarray(chunk.metrics[name][0]).reshape(seeds, -1)[:, 0])
-        if adjuster.due(epoch) and adjuster.open(state):
+        if adjuster.due(epoch) and adjuster.open(state).any():
             learner = adjuster.work(state, adjuster.begin(state), adjuster.total)
             supported = jnp.asarray([not reasons for reasons in adjusting.doubts(training, state, learner)])
             state, found = adjuster.finish(state, learner, supported)

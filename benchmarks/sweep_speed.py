@@ -1,6 +1,6 @@
 """How much faster settings in one program are than calls of `apdo train`, one after the other.
 
-    python -m benchmarks.sweep_speed [--settings 64] [--seeds 8] [--epochs 20] [--batch 10000] [--calls 4] [--out DIR]
+    python -m benchmarks.sweep_speed [--settings 64] [--seeds 8] [--epochs 20] [--batch 10000] [--calls 4] [--out FILE]
 
 PDO on point-gather with limits and steps of dual ascent drawn at random. The sweep is timed from its start to its end,
 compilation, pictures and page included, with an empty compilation cache; so are a few calls of `apdo train`, each with
@@ -9,11 +9,7 @@ settings of its own, and the time of all of them follows.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import jax
@@ -21,20 +17,14 @@ import jax
 from apdo.experiment import records
 from apdo.sweeps import plan
 from benchmarks import provenance
-
-
-def timed(words: list[str], cache: Path) -> float:
-    began = time.perf_counter()
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    subprocess.run([sys.executable, "-m", "apdo.cli", *words], check=True, env=environment, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+from benchmarks.timing import timed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in {"settings": 64, "seeds": 8, "epochs": 20, "batch": 10_000, "calls": 4}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--out", type=Path, default=Path("results/sweep-speed.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/speed/sweep.json"))
     given = parser.parse_args()
     size = ["--seeds", str(given.seeds), "--epochs", str(given.epochs), "--batch", str(given.batch)]
     drawn = ["--draw", "limits=0.1:0.5", "--draw", "dual-step=log:0.01:1", "--draws", str(given.settings)]

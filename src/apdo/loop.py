@@ -239,59 +239,85 @@ def make_advance(training: Training) -> Callable[..., Chunk]:
 
 
 class Adjuster:
-    """The algorithm's adjustment for all seeds, in compiled pieces."""
+    """The algorithm's adjustment for all seeds, in compiled pieces; `numbers` as in `make_advance`."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
         self.adjustment = getattr(training.algorithm, "adjustment", None)
         if self.adjustment is not None:
-            begin = partial(self.adjustment.begin, training.config, training.problem)
-            work = partial(self.adjustment.work, training.config, training.problem)
-            self._begin = jax.jit(lambda state, keys: over_seeds(training, begin, (state, keys)))
-            self._work = jax.jit(
-                lambda state, learner, iterations: over_seeds(training, work, (state, learner), (iterations,)),
-                donate_argnums=1,
-            )
-            finish = partial(self.adjustment.finish, training.config, training.problem)
-            self._finish = jax.jit(
-                lambda state, learner, supported: over_seeds(training, finish, (state, learner, supported)),
-                donate_argnums=0,
-            )
+            self._begin = jax.jit(partial(_own, training, self.adjustment.begin))
+            self._work = jax.jit(partial(_own, training, self.adjustment.work), donate_argnums=2)
+            self._finish = jax.jit(partial(_own, training, partial(_finish, self.adjustment.finish)), donate_argnums=1)
 
     def due(self, epoch: int) -> bool:
         """Whether an adjustment follows this epoch."""
         return self.adjustment is not None and self.adjustment.due(self.training.config, epoch)
 
-    def open(self, state: State) -> bool:
-        """Whether any seed waits for an adjustment."""
+    def open(self, state: State) -> Bool[np.ndarray, " S"]:
+        """Which seeds wait for an adjustment."""
         if self.adjustment is None:
-            return False
-        waits = partial(self.adjustment.open, self.training.config)
-        return bool(jnp.any(jax.vmap(waits)(state.algorithm)))
+            return np.zeros(state.key.shape, dtype=bool)
+        return np.asarray(jax.vmap(partial(self.adjustment.open, self.training.config))(state.algorithm))
 
     @property
     def total(self) -> int:
         """Iterations of one adjustment."""
         return 0 if self.adjustment is None else self.adjustment.iterations(self.training.config)
 
-    def begin(self, state: State) -> PyTree:
+    def begin(self, state: State, numbers: Numbers = NONE) -> PyTree:
         """The learners, fresh."""
         keys = jax.vmap(lambda key: random.fold_in(random.fold_in(key, state.epoch), _ADJUST))(state.key)
-        return _strongly_typed(self._begin(state.algorithm, keys))
+        return _strongly_typed(self._begin(dict(numbers), state.algorithm, keys))
 
-    def work(self, state: State, learner: PyTree, iterations: int) -> PyTree:
-        """The learners after so many iterations more."""
-        return self._work(state.algorithm, learner, jnp.asarray(iterations, dtype=jnp.int32))
+    def work(self, state: State, learner: PyTree, iterations: ArrayLike, numbers: Numbers = NONE) -> PyTree:
+        """The learners after so many iterations more, each of as many or, of [S], of its own."""
+        more = jnp.broadcast_to(jnp.asarray(iterations, dtype=jnp.int32), state.key.shape)
+        return self._work(dict(numbers), state.algorithm, learner, more)
 
     def shown(self, learner: PyTree) -> Array:
         """The learners' multipliers so far, [S, ..., M]."""
         assert self.adjustment is not None
         return self.adjustment.shown(learner)
 
-    def finish(self, state: State, learner: PyTree, supported: Bool[Array, " S"]) -> tuple[State, PyTree]:
-        """The state, adjusted where the data support that, and the estimates that it was adjusted to."""
-        algorithm, found = self._finish(state.algorithm, learner, supported)
+    def finish(
+        self,
+        state: State,
+        learner: PyTree,
+        supported: Bool[ArrayLike, " S"],
+        asked: Bool[ArrayLike, " S"] | None = None,
+        numbers: Numbers = NONE,
+    ) -> tuple[State, PyTree]:
+        """The state, adjusted where the data support that, and the estimates that it was adjusted to.
+
+        Seeds that are not asked (None: all are) stay as they were, whatever their learners say.
+        """
+        supported = jnp.asarray(supported)
+        asked = jnp.ones_like(supported) if asked is None else jnp.asarray(asked)
+        algorithm, found = self._finish(dict(numbers), state.algorithm, learner, supported, asked)
         return dataclasses.replace(state, algorithm=algorithm), found
+
+
+def _own(training: Training, function: Callable[..., PyTree], numbers: Numbers, *each: PyTree) -> PyTree:
+    """A function (config, problem, ...) of each seed, with its own numbers."""
+
+    def one(numbers: Numbers, *rest: PyTree) -> PyTree:
+        own = arguments.put(training, numbers)
+        return function(own.config, own.problem, *rest)
+
+    return over_seeds(training, one, (numbers, *each))
+
+
+def _finish(
+    finish: Callable[..., tuple[PyTree, PyTree]],
+    config: OwnConfig,
+    problem: Problem,
+    state: PyTree,
+    learner: PyTree,
+    supported: Bool[Array, ""],
+    asked: Bool[Array, ""],
+) -> tuple[PyTree, PyTree]:
+    after, found = finish(config, problem, state, learner, supported & asked)
+    return jax.tree.map(lambda new, old: jnp.where(asked, new, old), after, state), found
 
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:

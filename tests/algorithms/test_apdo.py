@@ -136,14 +136,14 @@ def test_the_jump_is_to_the_middle_of_the_members_mean_multipliers_which_are_the
 def test_an_adjustment_that_the_data_do_not_support_changes_nothing_but_of_the_seeds_that_they_do(finished):
     state, adjuster, learner = finished
     estimate = np.median(np.asarray(learner.path.multiplier), axis=1)
-    assert adjuster.open(state)
+    assert adjuster.open(state).all()
     after, found = finish(finished, False, True)
     assert_same([leaf[0] for leaf in leaves(after.algorithm)], [leaf[0] for leaf in leaves(state.algorithm)])
     assert np.isnan(found.multiplier[0]).all()
     np.testing.assert_array_equal(after.algorithm.pdo.multiplier.value[1], estimate[1])
     np.testing.assert_array_equal(found.multiplier[1], estimate[1])
     np.testing.assert_array_equal(after.algorithm.adjusted, [False, True])
-    assert adjuster.open(after)
+    assert adjuster.open(after).any()
 
 
 def test_a_seed_that_has_been_adjusted_is_not_adjusted_again_with_the_others(finished):
@@ -154,7 +154,7 @@ def test_a_seed_that_has_been_adjusted_is_not_adjusted_again_with_the_others(fin
     assert_same([leaf[1] for leaf in leaves(after.algorithm)], kept)
     assert np.isfinite(found.multiplier[0]).all()
     assert np.isnan(found.multiplier[1]).all()
-    assert not adjuster.open(after)
+    assert not adjuster.open(after).any()
 
 
 def test_a_refused_adjustment_is_tried_again_when_the_data_have_doubled_at_most_three_times():

@@ -173,3 +173,23 @@ def test_a_ring_made_of_transitions_holds_just_them():
     back = take(ring, jnp.arange(7))
     for name in ("observation", "action", "reward", "cost", "next_observation", "terminated", "step"):
         np.testing.assert_array_equal(getattr(back, name), getattr(batch, name))
+
+
+@pytest.mark.parametrize("inserted", [4, 8, 12])
+def test_a_larger_ring_draws_the_same_transitions(inserted):
+    """Of one that is half full, full, and written over."""
+    ring = empty(8, 4)
+    for first in range(0, inserted, 4):
+        ring = insert(ring, numbered(range(first, first + 4)))
+    larger = replay.enlarged(ring, 20)
+    assert (larger.capacity, int(larger.filled)) == (20, int(ring.filled))
+    for one, other in zip(
+        jax.tree.leaves(sample(ring, jax.random.key(1), (50,))),
+        jax.tree.leaves(sample(larger, jax.random.key(1), (50,))),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    (rows, count), (more, same) = episode_starts(ring), episode_starts(larger)
+    assert int(count) == int(same)
+    np.testing.assert_array_equal(rows[: int(count)], more[: int(count)])
+    np.testing.assert_allclose(replay.spread(ring), replay.spread(larger), rtol=1e-6)

@@ -235,24 +235,29 @@ def test_the_miniature_is_labelled_everywhere(start):
 def test_the_estimate_counts_what_is_missing(tmp_path):
     full = reproduce.plan("all", None, "full", tmp_path)
     blocks = [block for arm in full.arms for block in reproduce.missing_blocks(full, arm)]
-    alone, shared = reproduce.jobs_of(blocks, shared=False), reproduce.jobs_of(blocks, shared=True)
+    alone, shared = (reproduce.together.alike(blocks, shared) for shared in (False, True))
     assert 5 * 60 < reproduce.seconds_for(shared, "gpu") < reproduce.seconds_for(alone, "gpu") < 40 * 60
+    at_once = [reproduce.seconds_for(shared, "gpu", count) for count in (1, 2, 4)]
+    assert at_once == sorted(at_once, reverse=True)
+    assert 60 < at_once[-1] < 5 * 60
     assert 5 * 3600 < reproduce.seconds_for(alone, "cpu") < 20 * 3600
     small = reproduce.plan("all", None, "small", tmp_path)
     blocks = [block for arm in small.arms for block in reproduce.missing_blocks(small, arm)]
-    assert reproduce.seconds_for(reproduce.jobs_of(blocks, shared=False), "cpu") < 10 * 60
+    assert reproduce.seconds_for(reproduce.together.alike(blocks, shared=False), "cpu") < 10 * 60
 
 
 def test_arms_that_differ_in_numbers_only_are_one_job(tmp_path):
     wanted = reproduce.plan("all", None, "full", tmp_path)
     blocks = [block for arm in wanted.arms for block in reproduce.missing_blocks(wanted, arm)]
-    jobs = [[block.arm.name for block in job] for job in reproduce.jobs_of(blocks, shared=True)]
-    assert sorted(job for job in jobs if len(job) > 1) == [
+    found = reproduce.longest_first(reproduce.together.alike(blocks, shared=True), "gpu")
+    jobs = [[block.arm.name for block in job] for job in found]
+    assert jobs[0] == ["apdo-k5", "apdo-k1", "apdo-k10", "apdo-0.01", "apdo-0.05", "apdo-0.5"]
+    assert sorted(job for job in jobs[1:] if len(job) > 1) == [
         [f"fixed-{value:g}" for value in FULL.grid],
         ["pdo-0.1", "pdo-0.01", "pdo-0.05", "pdo-0.5"],
     ]
     assert sorted(name for job in jobs for name in job) == sorted(arm.name for arm in wanted.arms)
-    assert all(len(job) == 1 for job in reproduce.jobs_of(blocks, shared=False))
+    assert all(len(job) == 1 for job in reproduce.together.alike(blocks, shared=False))
 
 
 SHORT = dataclasses.replace(
@@ -333,6 +338,7 @@ def test_bad_input_is_refused_before_anything_is_written(start, given, message):
     [
         (["fig3"], "unknown figure 'fig3'; did you mean"),
         (["all", "--seeds", "0"], "--seeds must be at least 1, not 0"),
+        (["all", "--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--seeds", "many"], "--seeds must be a whole number"),
         (["all", "--sed", "3"], "did you mean '--seeds'"),
     ],

@@ -145,7 +145,9 @@ def test_an_adjustment_goes_on_from_its_learner_and_not_from_its_start(tmp_path,
     worked = []
     work = loop.Adjuster(opening.training_of(experiment("apdo"))).work
     adjuster = loop.Adjuster(opening.training_of(experiment("apdo")))
-    monkeypatch.setattr(adjuster, "work", lambda s, learner, size: (worked.append(size), work(s, learner, size))[1])
+    monkeypatch.setattr(
+        adjuster, "work", lambda s, learner, more, _: (worked.append(more.max()), work(s, learner, more))[1]
+    )
     monkeypatch.setattr(runner, "REPORT_EVERY", 10.0)
     result = runner.resume(tmp_path / "run", quiet=True)
     assert 0 < sum(worked) < 1050

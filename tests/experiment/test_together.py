@@ -8,8 +8,8 @@ import pytest
 
 import apdo
 from apdo import arguments, loop
-from apdo.errors import Interrupted, NumericalFailure
-from apdo.experiment import history, opening, runner, settings, together
+from apdo.errors import Interrupted, NumericalFailure, StorageFailure
+from apdo.experiment import checkpoint, history, opening, runner, settings, together
 from apdo.report import runs
 
 TINY = {"epochs": 3, "batch": 200, "critic.passes": 1, "policy.hidden": (4,), "critic.hidden": (4,), "seeds": 2}
@@ -48,10 +48,11 @@ def metrics(folder):
     return {name: values for name, values in found.metrics.items() if name != "seconds"}
 
 
-def assert_same(one, other):
+def assert_same(one, other, near=0.0):
     assert metrics(one).keys() == metrics(other).keys()
     for name, values in metrics(one).items():
-        np.testing.assert_array_equal(values, metrics(other)[name], err_msg=name)
+        allowed = near * np.abs(values).max()
+        np.testing.assert_allclose(values, metrics(other)[name], rtol=near, atol=allowed, err_msg=name)
 
 
 def test_a_configuration_is_its_structure_and_its_numbers():
@@ -142,6 +143,27 @@ def test_an_interrupted_group_goes_on_with_the_same_bits(folder, tmp_path, monke
     assert set(together.train(enter(tmp_path)).values()) == {None}
     for name in CHANGES:
         assert_same(tmp_path / name, folder / name)
+
+
+def test_a_full_disk_ends_all_runs_of_a_group_which_go_on_when_there_is_room(folder, tmp_path, monkeypatch):
+    save = checkpoint.save
+
+    def full(path, state, epoch):
+        if "loose" in path.parts:
+            raise StorageFailure(f"{path} could not be written: no space left on device.")
+        save(path, state, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", full)
+        ends = together.train(enter(tmp_path))
+    assert all(isinstance(end, StorageFailure) for end in ends.values())
+    assert "no space left" in str(ends[tmp_path / "tight"])
+    assert {runs.read_description(tmp_path / name)["status"] for name in CHANGES} == {"interrupted"}
+    # The others were saved in the meantime, and are ahead: they go on in another program.
+    every = enter(tmp_path)
+    assert sorted(len(group) for group in together.groups(every)) == [1, 2]
+    assert set(together.train(every).values()) == {None}
+    assert_same(tmp_path / "loose", folder / "loose", near=1e-4)
 
 
 def test_a_run_that_fails_is_left_behind_and_changes_nothing_for_the_others(folder, tmp_path, monkeypatch):

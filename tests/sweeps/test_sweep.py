@@ -153,6 +153,11 @@ def test_a_sweep_runs_in_processes_and_survives_the_death_of_one(tmp_path):
         while not folders[0].exists():
             time.sleep(0.02)
         os.kill(first, signal.SIGKILL)
+        [told] = wait(pool)
+        assert told.status == "again"
+        assert re.search(
+            r"ended with signal 9; its messages are in .*worker-0\.log\. It goes on in another\.", told.error
+        )
         ended = wait(pool)
         assert [(one.status, one.error) for one in ended] == [("finished", "")]
         assert pool.workers[0].process.pid != first
@@ -240,9 +245,10 @@ def test_runs_that_may_share_a_program_become_one_job_for_each_that_works(tmp_pa
     given |= {"options": {"epochs": 3}, "for": {"apdo": {"options": {"k_adj": 1}}}}
     wanted, options = plan.parse(given), sweep.Options(tmp_path, together=True)
     missing = sweep.stand(wanted, plan.expand(wanted), options, print).missing
-    hands = Hands()
-    assert [len(job) for job in sweep.jobs_of(missing, options, hands)] == [3, 3, 1, 1, 1, 1, 1, 1]
-    hands.count = 2
-    assert [len(job) for job in sweep.jobs_of(missing, options, hands)] == [2, 1, 2, 1, 1, 1, 1, 1, 1, 1]
+    shared, two = (sweep.jobs_of(missing, options, "cpu", count) for count in (1, 2))
+    assert [len(job) for job in shared] == [3] * 4
+    assert [len(job) for job in two] == [2, 1] * 4
     alone = sweep.Options(tmp_path)
-    assert [len(job) for job in sweep.jobs_of(missing, alone, hands)] == [1] * 12
+    each = sweep.jobs_of(missing, alone, "cpu", 2)
+    assert [len(job) for job in each] == [1] * 12
+    assert sweep.seconds_for(shared, "gpu", 1) < sweep.seconds_for(each, "gpu", 1) / 2.5

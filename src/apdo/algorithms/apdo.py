@@ -101,7 +101,9 @@ class Config(pdo.Config):
         "the place of one adjustment after K_adj",
         OURS,
     )
-    updates: float = option(0.5, "with companion: the learner's iterations per sample", OURS, above=0.0, most=1e6)
+    updates: float = option(
+        0.5, "with companion: the learner's iterations per sample, in hundreds an epoch", OURS, above=0.0, most=1e6
+    )
     off_policy: dual_estimate.Config = option(dual_estimate.Config(), "the off-policy estimate of λ^OFF", OURS)
     replay_capacity: int = option(400_000, "most transitions that the buffer holds", OURS, above=0)
 
@@ -298,7 +300,8 @@ def _accompanied(
     learner = learner.told(metrics["cost"], state.trial.on, taken)
     goes_on = learner.epoch <= config.k_adj
     _, limit = dial.enforce(config, None, metrics["cost"], after.units.error, problem.limit)
-    iterations = jnp.where(goes_on, max(1, round(config.updates * problem.batch)), 0)
+    pieces = max(1, round(config.updates * problem.batch / dual_estimate.PIECE))
+    iterations = jnp.where(goes_on, pieces * dual_estimate.PIECE, 0)
     learner = learner.learn(config.off_policy, problem, buffer, iterations, after.statistics, problem.limit - limit)
     adjusted = state.adjusted | taken
     state = dataclasses.replace(state, pdo=onward, buffer=buffer, trial=trial, companion=learner, adjusted=adjusted)
@@ -387,4 +390,5 @@ adjustment = Adjustment(
     finish=_finish,
     checked=lambda config: config.off_policy if config.check else None,
     shown=lambda members: members.path.multiplier,
+    timeless=lambda config: config if config.k_adj == k_adj.AUTO else dataclasses.replace(config, k_adj=0),
 )

@@ -72,3 +72,5 @@ class Adjustment(NamedTuple):
     """config ↦ the estimate's settings, if it is to be checked against the data; None if it is believed as it is."""
     shown: Callable[[PyTree], Array]
     """learner ↦ its multipliers so far, [..., M], to be shown while it works."""
+    timeless: Callable[[OwnConfig], OwnConfig] = lambda config: config
+    """config ↦ one that does not say when: the same for those whose learners can work side by side."""

@@ -4,7 +4,7 @@ import shlex
 
 from apdo.cli import completing, values
 from apdo.cli.declaring import Command, Given, option, place
-from apdo.errors import Interrupted
+from apdo.errors import Interrupted, InvalidInput
 
 TOGETHER = ("true", "false")
 
@@ -13,13 +13,16 @@ def reproduce(given: Given) -> None:
     """Run what is not finished of a study, and write its report."""
     changes, study = given.changes, (given.names or ["all"])[0]
     together, seeds = values.truth(changes, "together"), values.count(changes, "seeds")
-    out = values.path(changes, "out")
-    from apdo.experiment import reproduce as studies
+    jobs, out = values.count(changes, "jobs"), values.path(changes, "out")
+    if jobs == 0:
+        raise InvalidInput("--jobs must be at least 1, not 0.")
+    from apdo.experiment.reproduce import plan
+    from apdo.sweeps import studies
 
-    wanted = studies.plan(study, seeds, changes.get("scale", "full"), out)
+    wanted = plan(study, seeds, changes.get("scale", "full"), out)
     command = shlex.join(["apdo", "reproduce", *given.words])
     try:
-        studies.reproduce(wanted, command, together)
+        studies.run(wanted, command, together, jobs)
     except Interrupted as stopped:
         before, _, _ = str(stopped).partition(" Go on with:")
         raise Interrupted(f"{before} Go on with: {command}") from None
@@ -49,6 +52,12 @@ COMMAND = Command(
             "whether arms that differ in numbers only (the step of dual ascent, the multiplier that is held fixed) run "
             "in one program (default: on an accelerator)",
             completing.named(TOGETHER),
+        ),
+        option(
+            "--jobs",
+            "N",
+            "programs at once, each in a process of its own (default: 1 on a CPU, which a single one fills, and up to "
+            "4 on an accelerator, of which the many small steps of an adjustment leave most idle)",
         ),
         option("--out", "DIR", "where runs and results go (default: runs/reproduce-SCALE)", completing.folders),
     ],

@@ -5,6 +5,8 @@ comes out with one gather. Behind the ring lies a margin of one batch: an insert
 margin and its overhang is then copied to the front, so that the cost of an insertion depends on the batch alone.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -73,6 +75,12 @@ def insert(replay: Replay, batch: Transition) -> Replay:
     front = jnp.where((jnp.arange(count) < overhang)[:, None], margin, ring[:count])
     ring = jax.lax.dynamic_update_slice(ring, front, (0, 0))
     return eqx.tree_at(lambda r: (r.rows, r.inserted), replay, (ring, replay.inserted + jnp.where(sound, count, 0)))
+
+
+def enlarged(replay: Replay, capacity: int) -> Replay:
+    """The same transitions in a larger ring, to be read from: rings of different sizes side by side need one size."""
+    rows = jnp.pad(replay.rows, ((0, capacity - replay.capacity), (0, 0)))
+    return dataclasses.replace(replay, rows=rows, inserted=replay.filled, capacity=capacity)
 
 
 def roll_back(keep: Bool[Array, ""], after: Replay, before: Replay) -> Replay:

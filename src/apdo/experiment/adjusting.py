@@ -1,20 +1,31 @@
-"""A run's adjustments: the off-policy learner in pieces, saved as it goes, and what speaks against its estimate."""
+"""Adjustments of one run, or of many: the off-policy learners in pieces, saved as they go.
 
+Learners take many small steps, which an accelerator does for many of them as quickly as for one. So those of all runs
+that wait for an adjustment work side by side, though their programs be several (`Request`), since runs with different
+K_adj have buffers of different sizes. Each run has a learner file of its own, so that it goes on alone or with others;
+and each is asked by itself what speaks against its estimate.
+"""
+
+import dataclasses
+import itertools
 import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
-from apdo import loop
+from apdo import arguments, loop
 from apdo.algorithms.apdo import State as Adjustable
+from apdo.core import replay
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics, normalised
 from apdo.datasets import Dataset
-from apdo.errors import InvalidInput
-from apdo.experiment import buffers, checkpoint, dual_checks, runner
+from apdo.errors import InvalidInput, NumericalFailure
+from apdo.experiment import buffers, checkpoint, dual_checks, rows, runner
 from apdo.experiment.runner import Runner
 from apdo.off_policy import dual_estimate
 
@@ -23,81 +34,260 @@ _CHECK = 3
 _PIECE = 100
 """Iterations that cannot be divided: the off-policy learner draws so many minibatches at once."""
 
+Adjusted = dict[str, np.ndarray] | NumericalFailure
+"""What a run's seeds were adjusted to, as its records have it; or what ended it."""
 
-def adjust(work: Runner, state: loop.State) -> tuple[loop.State, dict[str, np.ndarray]]:
-    """The algorithm's adjustment, in pieces of about `runner.REPORT_EVERY` seconds; its learner is saved as it goes."""
-    total, size = work.adjuster.total, _PIECE
-    learner, done = _learner(work, state)
-    while done < total:
-        size = min(size, total - done)
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A run and its rows of the state."""
+
+    work: Runner
+    rows: slice
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """An adjustment that runs of one program wait for; other rows of the state stay as they are."""
+
+    parts: Sequence[Part]
+    state: loop.State
+    numbers: loop.Numbers = dataclasses.field(default_factory=dict)
+
+    @property
+    def adjuster(self) -> loop.Adjuster:
+        """What makes it."""
+        return self.parts[0].work.adjuster
+
+    @property
+    def count(self) -> int:
+        """Rows of the state."""
+        return self.state.key.shape[0]
+
+
+Answer = tuple[loop.State, list[Adjusted]]
+"""The state after an adjustment, and what came of it for each run."""
+
+
+def adjust(requests: Sequence[Request]) -> list[Answer]:
+    """Make adjustments of one program or of several whose learners are alike (`learning`): these work side by side.
+
+    They work in pieces of about `runner.REPORT_EVERY` seconds. A run whose learner fails takes no other along.
+    """
+    learners, failures = _learn(requests)
+    return [_finish(request, learner, failures) for request, learner in zip(requests, learners, strict=True)]
+
+
+def learning(training: loop.Training) -> object:
+    """Equal for programs whose learners can work side by side; None where there are no learners."""
+    adjustment = getattr(training.algorithm, "adjustment", None)
+    if adjustment is None:
+        return None
+    timeless = dataclasses.replace(training, config=adjustment.timeless(training.config))
+    return arguments.structure(timeless)
+
+
+def _finish(request: Request, learner: PyTree, failures: Mapping[Runner, NumericalFailure]) -> Answer:
+    parts, state = request.parts, request.state
+    asked, supported = (np.zeros(request.count, dtype=bool) for _ in range(2))
+    for part in parts:
+        part.work.progress.end_phase()
+        if part.work not in failures:
+            asked[part.rows] = True
+            supported[part.rows] = _supported(part, state, learner)
+    epoch = int(state.epoch)
+    state, found = request.adjuster.finish(state, learner, supported, asked, request.numbers)
+    names = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
+    every = {name: np.asarray(values) for name, values in names.items()}
+    outcomes: list[Adjusted] = []
+    for part in parts:
+        adjusted = {name: values[part.rows] for name, values in every.items()}
+        if part.work not in failures and np.isfinite(adjusted["adjusted_multiplier"]).any():
+            part.work.adjusted_at = epoch
+        outcomes.append(failures.get(part.work, adjusted))
+    return state, outcomes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Learning:
+    """A run whose learners work: its part, the state of its program, and its rows among all learners."""
+
+    part: Part
+    state: loop.State
+    rows: slice
+
+
+def _learn(requests: Sequence[Request]) -> tuple[list[PyTree], dict[Runner, NumericalFailure]]:
+    """The learners of each request after all of their iterations, and the runs in which one came to nothing."""
+    adjuster, state, numbers = requests[0].adjuster, _joined_states(requests), _joined_numbers(requests)
+    first, total, size = requests[0].parts[0].work, adjuster.total, _PIECE
+    begun = [_learners(request) for request in requests]
+    learner, done = _joined([learner for learner, _ in begun]), np.concatenate([done for _, done in begun])
+    edges = np.cumsum([0, *(request.count for request in requests)]).tolist()
+    live = [
+        _Learning(part, request.state, slice(part.rows.start + edge, part.rows.stop + edge))
+        for request, edge in zip(requests, edges[:-1], strict=True)
+        for part in request.parts
+    ]
+    failures: dict[Runner, NumericalFailure] = {}
+    while done.min() < total:
+        # Those that are ahead, since they were saved later than others, wait.
+        more = np.maximum(np.minimum(done.min() + size, total) - done, 0)
         began = time.perf_counter()
-        learner = jax.block_until_ready(work.adjuster.work(state, learner, size))
+        learner = jax.block_until_ready(adjuster.work(state, learner, more, numbers))
         elapsed = time.perf_counter() - began
-        done += size
-        multiplier = np.asarray(work.adjuster.shown(learner))
-        multiplier = multiplier.reshape(len(work.seeds), -1, multiplier.shape[-1])
-        if not np.all(np.isfinite(multiplier)):
-            work.fail(state, "off-policy multiplier", np.asarray(~np.isfinite(multiplier).all(axis=(1, 2))))
-        shown = ", ".join(f"{value:.3g}" for value in np.median(multiplier, axis=1).mean(axis=0))
-        work.progress.phase("training the multiplier off-policy", done, total, f"so far {shown}")
+        done += more
+        multiplier = np.asarray(adjuster.shown(learner))
+        multiplier = multiplier.reshape(len(done), -1, multiplier.shape[-1])
+        for one in tuple(live):
+            if failure := _watch(one, multiplier[one.rows], int(done[one.rows].min())):
+                failures[one.part.work] = failure
+                live.remove(one)
+                done[one.rows] = total
         size = max(_PIECE, int(size * min(4.0, runner.REPORT_EVERY / elapsed)) // _PIECE * _PIECE)
-        if done < total and (work.stop.asked or work.time_to_save()):
-            _save_learner(work, state, learner, done)
-    work.progress.end_phase()
-    reasons_by_seed = doubts(work.training, state, learner)
+        if done.min() < total and (first.stop.asked or any(one.part.work.time_to_save() for one in live)):
+            _save(live, learner, done)
+    if len(requests) == 1:
+        return [learner], failures
+    return jax.jit(partial(_split, edges))(learner), failures
+
+
+def _split(edges: Sequence[int], tree: PyTree) -> list[PyTree]:
+    return [jax.tree.map(lambda leaf, a=a, b=b: leaf[a:b], tree) for a, b in itertools.pairwise(edges)]
+
+
+def _joined(trees: Sequence[PyTree]) -> PyTree:
+    """Trees below each other, by one program: one for each leaf would take longer to compile."""
+    return trees[0] if len(trees) == 1 else jax.jit(_concatenated)(*trees)
+
+
+def _concatenated(*trees: PyTree) -> PyTree:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+
+
+def _joined_states(requests: Sequence[Request]) -> loop.State:
+    """All that learners see, of all requests; buffers as large as the largest."""
+    states = [request.state for request in requests]
+    if len(states) == 1:
+        return states[0]
+
+    def is_buffer(part: PyTree) -> bool:
+        return isinstance(part, replay.Replay)
+
+    every = [part for state in states for part in jax.tree.leaves(state.algorithm, is_leaf=is_buffer)]
+    capacity = max((part.capacity for part in every if is_buffer(part)), default=0)
+    enlarge = jax.vmap(lambda buffer: replay.enlarged(buffer, capacity))
+
+    def alike(algorithm: PyTree) -> PyTree:
+        return jax.tree.map(lambda part: enlarge(part) if is_buffer(part) else part, algorithm, is_leaf=is_buffer)
+
+    join = jax.jit(lambda *algorithms: _concatenated(*map(alike, algorithms)))
+    algorithm = join(*(state.algorithm for state in states))
+    return loop.State(algorithm, _joined([state.key for state in states]), states[0].epoch)
+
+
+def _joined_numbers(requests: Sequence[Request]) -> loop.Numbers:
+    """The numbers in which any of the rows differ."""
+
+    def of(request: Request, name: str) -> Array:
+        own = arguments.numbers(request.adjuster.training)
+        return request.numbers.get(name, jnp.full(request.count, own[name]))
+
+    names = sorted({name for request in requests for name in request.numbers})
+    return {name: jnp.concatenate([of(request, name) for request in requests]) for name in names}
+
+
+def _watch(one: _Learning, multiplier: np.ndarray, done: int) -> NumericalFailure | None:
+    """Show how far a run's learners are; the failure, told of in its folder, if one is not finite."""
+    finite, work = np.isfinite(multiplier).all(axis=(1, 2)), one.part.work
+    if not finite.all():
+        try:
+            work.fail(rows.of(one.state, one.part.rows), "off-policy multiplier", np.asarray(~finite))
+        except NumericalFailure as failure:
+            return failure
+    shown = ", ".join(f"{value:.3g}" for value in np.median(multiplier, axis=1).mean(axis=0))
+    work.progress.phase("training the multiplier off-policy", done, work.adjuster.total, f"so far {shown}")
+    return None
+
+
+def _learners(request: Request) -> tuple[PyTree, np.ndarray]:
+    """The learners with the iterations of each row: of adjustments that were interrupted, or fresh ones."""
+    adjuster, parts, state = request.adjuster, request.parts, request.state
+    done = np.full(request.count, adjuster.total)
+    like = jax.eval_shape(adjuster.begin, state, request.numbers)
+    saved = [(part.rows, _saved(part, state, like)) for part in parts]
+    for own, found in saved:
+        done[own] = 0 if found is None else int(found["done"])
+    if len(parts[0].work.seeds) == request.count and (whole := saved[0][1]) is not None:
+        return whole["learner"], done
+    learner = adjuster.begin(state, request.numbers)
+    for own, found in saved:
+        if found is not None:
+            learner = jax.tree.map(lambda every, one, own=own: every.at[own].set(one), learner, found["learner"])
+    return learner, done
+
+
+def _saved(part: Part, state: loop.State, like: PyTree) -> PyTree | None:
+    """What a run has kept of the learners of an adjustment that was interrupted."""
+    path = checkpoint.learner_path(part.work.record.folder, int(state.epoch))
+    if not path.exists():
+        return None
+    size = (part.rows.stop - part.rows.start,)
+    own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(size + leaf.shape[1:], leaf.dtype), like)
+    try:
+        found = checkpoint.load(path, {"done": jnp.asarray(0), "learner": own})
+    except InvalidInput as error:
+        part.work.progress.message(f"{error} The adjustment begins again.")
+        checkpoint.set_aside(path)
+        return None
+    done = int(found["done"])
+    return found if 0 < done < part.work.adjuster.total and done % _PIECE == 0 else None
+
+
+def _save(learning: Sequence[_Learning], learner: PyTree, done: np.ndarray) -> None:
+    """Each run's learners into its folder; where that was asked for, the end of all of them."""
+    here = rows.on_host(learner)
+    for one in learning:
+        work, epoch = one.part.work, int(one.state.epoch)
+        own = jax.tree.map(lambda leaf, own=one.rows: leaf[own], here)
+        path = checkpoint.learner_path(work.record.folder, epoch)
+        checkpoint.save(path, {"done": jnp.asarray(done[one.rows].min()), "learner": own}, epoch)
+        work.saved_at, work.save_seconds = time.perf_counter(), 0.0
+    first, work = learning[0], learning[0].part.work
+    if work.stop.asked:
+        how_far = f"at {done[first.rows].min():,} of {work.adjuster.total:,} iterations, all saved."
+        how = runner.how_to_go_on(work.record.folder, work.experiment)
+        said = f"stopped in the adjustment after {int(first.state.epoch)} epochs, {how_far} {how}"
+        raise work.interrupted(said, rows.of(first.state, first.part.rows))
+
+
+def _supported(part: Part, state: loop.State, learner: PyTree) -> list[bool]:
+    """Whether the data support each seed's estimate; where they do not, the run says why."""
+    work, epoch = part.work, int(state.epoch)
+    reasons_by_seed = doubts(work.training, state, learner, part.rows)
     for seed, reasons in zip(work.seeds, reasons_by_seed, strict=True):
         if reasons:
-            work.say(f"seed {seed}: no jump after {int(state.epoch)} epochs, since {reasons[0]}.", int(state.epoch))
-    supported = jnp.asarray([not reasons for reasons in reasons_by_seed])
-    state, found = work.adjuster.finish(state, learner, supported)
-    adjusted = {"adjusted_multiplier": found.multiplier, "adjusted_low": found.low, "adjusted_high": found.high}
-    adjusted = {name: np.asarray(value) for name, value in adjusted.items()}
-    if np.isfinite(adjusted["adjusted_multiplier"]).any():
-        work.adjusted_at = int(state.epoch)
-    return state, adjusted
+            work.say(f"seed {seed}: no jump after {epoch} epochs, since {reasons[0]}.", epoch)
+    return [not reasons for reasons in reasons_by_seed]
 
 
-def _learner(work: Runner, state: loop.State) -> tuple[PyTree, int]:
-    """The learner of an adjustment that was interrupted, with its iterations; or a fresh one."""
-    path = checkpoint.learner_path(work.record.folder, int(state.epoch))
-    if path.exists():
-        like = {"done": jnp.asarray(0), "learner": jax.eval_shape(work.adjuster.begin, state)}
-        try:
-            saved = checkpoint.load(path, like)
-            done = int(saved["done"])
-            if 0 < done < work.adjuster.total and done % _PIECE == 0:
-                return saved["learner"], done
-        except InvalidInput as error:
-            work.progress.message(f"{error} The adjustment begins again.")
-            checkpoint.set_aside(path)
-    return work.adjuster.begin(state), 0
+def doubts(training: loop.Training, state: loop.State, learner: PyTree, of: slice = slice(None)) -> list[list[str]]:
+    """For each seed of some rows why the data do not support its estimate, by the checks of `apdo dual`.
 
-
-def _save_learner(work: Runner, state: loop.State, learner: PyTree, done: int) -> None:
-    epoch = int(state.epoch)
-    path = checkpoint.learner_path(work.record.folder, epoch)
-    checkpoint.save(path, {"done": jnp.asarray(done), "learner": learner}, epoch)
-    work.saved_at, work.save_seconds = time.perf_counter(), 0.0
-    if work.stop.asked:
-        how_far = f"stopped in the adjustment after {epoch} epochs, at {done:,} of {work.adjuster.total:,} iterations,"
-        raise work.interrupted(
-            f"{how_far} all saved. {runner.how_to_go_on(work.record.folder, work.experiment)}", state
-        )
-
-
-def doubts(training: loop.Training, state: loop.State, learner: PyTree) -> list[list[str]]:
-    """For each seed why the data do not support its estimate, a sentence each, by the checks of `apdo dual`.
-
-    A seed that waits for no adjustment, or whose estimates are to be believed as they are, is not looked at.
+    Each is a sentence. A seed that waits for no adjustment, or whose estimates are to be believed as they are, is not
+    looked at.
     """
     adjustment = training.algorithm.adjustment  # type: ignore[attr-defined]
     config = adjustment.checked(training.config)
+    seeds = range(*of.indices(state.key.shape[0]))
+    if config is None:
+        return [[] for _ in seeds]
     found = []
-    for s in range(state.key.shape[0]):
+    for s in seeds:
         own, members = jax.tree.map(lambda leaf, s=s: leaf[s], (state.algorithm, learner))
         waits = bool(adjustment.open(training.config, own))
         key = random.fold_in(random.fold_in(state.key[s], state.epoch), _CHECK)
-        found.append(_doubts(config, training, getattr(own, "inner", own), members, key) if config and waits else [])
+        found.append(_doubts(config, training, getattr(own, "inner", own), members, key) if waits else [])
     return found
 
 

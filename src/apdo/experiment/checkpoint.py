@@ -219,7 +219,7 @@ def _stored_as(leaf: _Leaf) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def to_numpy(leaf: jax.Array) -> np.ndarray:
+def to_numpy(leaf: jax.Array | np.ndarray) -> np.ndarray:
     """A leaf as a file holds it."""
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
 

@@ -59,19 +59,21 @@ class Found:
 def found(training: loop.Training, seeds: Sequence[int], state: loop.State) -> list[Found]:
     """The best policy of each seed; nothing where none is kept, or before the first epoch."""
     kept = state.best
-    if kept is None or int(kept.epoch[0]) == best.NONE:
+    if kept is None:
         return []
-    returned, return_error = np.asarray(kept.returned), np.asarray(kept.return_error)
+    epoch, known, returned, return_error = jax.device_get((kept.epoch, kept.known, kept.returned, kept.return_error))
+    if int(epoch[0]) == best.NONE:
+        return []
     cost, cost_error = (np.asarray(values, dtype=float) for values in (kept.cost, kept.cost_error))
     return [
         Found(
             seed=seed,
-            epoch=int(kept.epoch[i]),
+            epoch=int(epoch[i]),
             returned=float(returned[i]),
             return_error=float(return_error[i]),
             cost=tuple(cost[i].tolist()),
             cost_error=tuple(cost_error[i].tolist()),
-            known=bool(kept.known[i]),
+            known=bool(known[i]),
             discounted=training.problem.cost_discount < 1.0,
         )
         for i, seed in enumerate(seeds)

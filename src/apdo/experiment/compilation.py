@@ -16,6 +16,7 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ _OUTSIDE = ("cli.py", "exact", "experiment", "report", "sweeps")
 """Parts of this package that nothing of a program comes from: `apdo.loop` imports none of them."""
 _LINEAR_ALGEBRA = "lapack_"
 """How the names of the functions begin that programs call for inverses and solutions, in a program's text."""
+_ALONE = threading.Lock()
+"""Held by a thread for whom JAX's own cache is switched off: the switch is one for all."""
 _NO_MATTER = ("cache", "log", "traceback", "profiler", "dump", "distributed")
 """Parts of the names of JAX's settings that no program depends on."""
 
@@ -87,6 +90,12 @@ class Advance:
             self._ready = self._find((state, *rest))
         return self._ready(state, *rest)
 
+    def prepare(self, *given: Any) -> None:  # noqa: ANN401
+        """Load or compile the program before it is called; several threads may do so for programs of their own."""
+        found = self._find(given)
+        traced = cast(jax.stages.Wrapped, self._traced)
+        self._ready = traced.lower(*given).compile() if found is self._traced else found
+
     def _find(self, given: tuple[Any, ...]) -> Callable[..., loop.Chunk]:
         place = folder()
         name = None if place is None else name_of(self._training, given)
@@ -98,7 +107,7 @@ class Advance:
             return found
         lowered = cast(jax.stages.Wrapped, self._traced).lower(*given)
         # JAX's own copy of a program cannot be written down again: what it loads lacks some of its functions.
-        with _without_the_cache():
+        with _ALONE, _without_the_cache():
             compiled = lowered.compile()
         _save(path, compiled)
         return compiled

@@ -2,8 +2,9 @@
 
 A study is a list of arms; an arm is an algorithm with its options, and may serve several studies. Each arm runs its
 seeds in one program, in a block (`blocks`): a finished block is never run again, one that was interrupted goes on, and
-more seeds mean one more. Blocks that differ in numbers only may run in one program (`together`). `OUT/study.json` says
-what the folder holds.
+more seeds mean one more. Blocks that differ in numbers only may run in one program (`together`) as one job. Jobs run
+here, one after the other, or are handed to other processes (`sweeps.studies`). `OUT/study.json` says what the folder
+holds.
 """
 
 import contextlib
@@ -125,11 +126,19 @@ class Block:
     folder: Path
 
     @property
+    def name(self) -> str:
+        """The arm, and the seeds."""
+        return f"{self.arm.name}/{self.folder.name}"
+
+    @property
     def seeds(self) -> range:
         """Its seeds."""
         first, count = self.experiment.settings.seed, self.experiment.settings.seeds
         return range(first, first + count)
 
+
+Elsewhere = Callable[[Sequence[Sequence[Block]]], Mapping[str, str]]
+"""Runs jobs in other processes, begun in this order; the blocks that failed, by name, with the reasons."""
 
 STEPS = (0.01, 0.05, 0.1, 0.5)
 EPOCHS = (1, 5, 10)
@@ -211,43 +220,57 @@ def plan(what: str, seeds: int | None, scale: str, out: Path | None) -> Plan:
     return Plan(size, count, out or Path("runs") / f"reproduce-{scale}", tuple(distinct(chosen)))
 
 
-def reproduce(wanted: Plan, command: str, shared: bool | None = None) -> None:
-    """Run what is missing, and write the pictures and the page; `shared` as in `fill`."""
-    failures = fill(wanted, shared=shared)
+def reproduce(
+    wanted: Plan, command: str, shared: bool | None = None, at_once: int = 1, elsewhere: Elsewhere | None = None
+) -> None:
+    """Run what is missing, and write the pictures and the page; the rest as in `fill`."""
+    failures = fill(wanted, shared=shared, at_once=at_once, elsewhere=elsewhere)
     report(wanted, command)
     if failures:
         raise NumericalFailure(f"not everything could be run: {'; '.join(failures)}")
 
 
-def fill(wanted: Plan, train: Train = runner.train, say: Say = print, shared: bool | None = None) -> list[str]:
+def fill(
+    wanted: Plan,
+    train: Train = runner.train,
+    say: Say = print,
+    shared: bool | None = None,
+    at_once: int = 1,
+    elsewhere: Elsewhere | None = None,
+) -> list[str]:
     """Run what is missing; one block that fails does not stop the others, and is told of in the list returned.
 
     `shared` says whether blocks that differ in numbers only run in one program; None: where there is an accelerator.
+    Several jobs are given to `elsewhere`, which does so many of them at once.
     """
     with _alone(wanted):
         missing = [block for arm in wanted.arms for block in missing_blocks(wanted, arm, say)]
-        jobs = jobs_of(missing, jax.default_backend() != "cpu" if shared is None else shared)
-        _announce(wanted, missing, jobs, say)
-        failures: list[str] = []
-        begun = 0
-        for job in jobs:
-            begun += len(job)
-            for block in job:
-                place = f"[{begun - len(job) + job.index(block) + 1} of {len(missing)}]"
-                say(f"{place} {block.arm.title}, seeds {block.seeds.start} to {block.seeds.stop - 1}")
-            for block, error in _do(job, train, say):
-                say(f"{block.folder} failed: {error}")
-                failures.append(f"{block.arm.name}: {error}")
+        backend = jax.default_backend()
+        jobs = together.alike(missing, backend != "cpu" if shared is None else shared)
+        apart = elsewhere is not None and len(jobs) > 1
+        _announce(wanted, missing, jobs, at_once if apart else 1, say)
+        if elsewhere is not None and apart:
+            return [f"{name}: {why}" for name, why in elsewhere(longest_first(jobs, backend)).items()]
+        return _one_after_the_other(jobs, len(missing), train, say)
+
+
+def longest_first(jobs: Sequence[list[Block]], backend: str) -> list[list[Block]]:
+    """Jobs in the order in which several processes are done soonest."""
+    return sorted(jobs, key=lambda job: sum(_parts([job], backend)[0]), reverse=True)
+
+
+def _one_after_the_other(jobs: Sequence[Sequence[Block]], count: int, train: Train, say: Say) -> list[str]:
+    failures: list[str] = []
+    begun = 0
+    for job in jobs:
+        for block in job:
+            begun += 1
+            seeds = f"seeds {block.seeds.start} to {block.seeds.stop - 1}"
+            say(f"[{begun} of {count}] {block.arm.title}, {seeds}")
+        for block, error in _do(job, train, say):
+            say(f"{block.folder} failed: {error}")
+            failures.append(f"{block.arm.name}: {error}")
     return failures
-
-
-def jobs_of(missing: Sequence[Block], shared: bool) -> list[list[Block]]:
-    """The blocks in the order in which they run; those that may share a program together, if that is wanted."""
-    alike: dict[object, list[Block]] = {}
-    for block in missing:
-        what = together.likeness(block.experiment) if shared else None
-        alike.setdefault(what or block.folder, []).append(block)
-    return list(alike.values())
 
 
 def _do(job: Sequence[Block], train: Train, say: Say) -> list[tuple[Block, NumericalFailure]]:
@@ -378,24 +401,37 @@ SPEEDS = {
 }
 
 
-def seconds_for(jobs: Sequence[Sequence[Block]], backend: str) -> float:
-    """About how long blocks take, those of a job in one program."""
+def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int = 1) -> float:
+    """About how long jobs take, the longest begun first, so many at once.
+
+    Learners and the compiler leave most of an accelerator, and what it computes on, to others; sampling does not.
+    """
+    parts = _parts(jobs, backend)
+    ends = [0.0] * at_once
+    for seconds in sorted((sum(part) for part in parts), reverse=True):
+        ends[ends.index(min(ends))] += seconds
+    return max(*ends, sum(filling for filling, _ in parts))
+
+
+def _parts(jobs: Sequence[Sequence[Block]], backend: str) -> list[tuple[float, float]]:
+    """About how long each job takes: what fills the machine, and what does not."""
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
-    total, compiled = 0.0, set()
-    for i, block in ((i, block) for i, job in enumerate(jobs) for block in job):
-        options, seeds = block.arm.options, len(block.seeds)
-        iterations = int(options.get("off_policy.iterations", 0))
-        total += seeds * int(options["epochs"]) * int(options["batch"]) / speed.steps
-        total += iterations * speed.iteration * (1 if speed.together else seeds)
+    found, compiled = [], set()
+    for job in jobs:
+        arms, seeds = [block.arm for block in job], [len(block.seeds) for block in job]
+        sampled = [n * int(a.options["epochs"]) * int(a.options["batch"]) for a, n in zip(arms, seeds, strict=True)]
+        iterations = int(arms[0].options.get("off_policy.iterations", 0))
         # Multipliers held fixed share a program; everything else is compiled anew, an adjustment by itself.
-        program = (block.arm.name.split("-")[0] if options.get("dual_step") == 0.0 else block.arm.name, seeds)
-        share = 0.0 if i in compiled else 0.2 if program in compiled else 1.0
-        total += share * speed.compilation * (1.6 if iterations else 1.0)
-        compiled |= {i, program}
-    return total
+        first, programs = arms[0], len({arm.options.get("k_adj") for arm in arms})
+        program = (first.name.split("-")[0] if first.options.get("dual_step") == 0.0 else first.name, *seeds)
+        other = speed.compilation * (0.2 if program in compiled else programs) * (1.6 if iterations else 1.0)
+        other += iterations * speed.iteration * (1 if speed.together else sum(seeds))
+        found.append((sum(sampled) / speed.steps, other))
+        compiled.add(program)
+    return found
 
 
-def _announce(wanted: Plan, missing: Sequence[Block], jobs: Sequence[Sequence[Block]], say: Say) -> None:
+def _announce(wanted: Plan, missing: Sequence[Block], jobs: Sequence[Sequence[Block]], at_once: int, say: Say) -> None:
     if wanted.scale.note:
         say(wanted.scale.note)
     done = len(wanted.arms) - len({block.arm.name for block in missing})
@@ -410,7 +446,8 @@ def _announce(wanted: Plan, missing: Sequence[Block], jobs: Sequence[Sequence[Bl
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     if wanted.scale.name == "full" and backend == "cpu":
         say("JAX sees no GPU here, so this runs on the CPU. `--scale small` is a miniature for that.")
-    say(f"about {_duration(seconds_for(jobs, backend))} on {speed.what}; an interrupted batch goes on where it was.")
+    time, how = _duration(seconds_for(jobs, backend, at_once)), f", {at_once} jobs at once" if at_once > 1 else ""
+    say(f"about {time} on {speed.what}{how}; an interrupted batch goes on where it was.")
 
 
 def _duration(seconds: float) -> str:

@@ -146,8 +146,9 @@ class Runner:
         self.stopped = ""
         """Why a callback has stopped the run before its last epoch."""
         self.began, self.closed = time.perf_counter(), False
-        self.share = 1.0
-        """Which part of the program's time is this run's: others may be computed with it."""
+        self.share, self.beside = 1.0, 1
+        """Which part of the program's time is this run's: others may be computed with it. And how many runs take turns
+        in this process, itself included."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else compilation.Advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
@@ -192,7 +193,7 @@ class Runner:
         for callback in self.callbacks:
             if close := getattr(callback, "close", None):
                 close()
-        taken = round(self.record.seconds + (time.perf_counter() - self.began) * self.share, 3)
+        taken = round(self.record.seconds + (time.perf_counter() - self.began) / self.beside, 3)
         best = {"best": [one.plain() for one in self.best]} if self.best else {}
         self.record.close(status, finished=records.now(), seconds=taken, **best, **facts)
 
@@ -217,11 +218,13 @@ class Runner:
             elapsed = time.perf_counter() - began
             epoch += done
             adjusted = None
-            if done and self.adjuster.due(epoch - 1) and self.adjuster.open(state):
+            if done and self.adjuster.due(epoch - 1) and self.adjuster.open(state).any():
                 from apdo.experiment import adjusting
 
-                state, adjusted = adjusting.adjust(self, state)
-            self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted)
+                request = adjusting.Request([adjusting.Part(self, slice(0, len(self.seeds)))], state)
+                [(state, [adjusted])] = adjusting.adjust([request])
+            if self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted):
+                self.save(state, epoch)
             if self.stop.asked and epoch < settings.epochs:
                 self.interrupt(state, epoch)
         return self._result(state)
@@ -237,17 +240,21 @@ class Runner:
         epoch: int,
         elapsed: float,
         state: Callable[[], loop.State],
-        adjusted: dict[str, np.ndarray] | None = None,
-    ) -> None:
-        """Write down what a chunk brought, up to `epoch`; save `state()`, the state after it, where that is due."""
+        adjusted: dict[str, np.ndarray] | NumericalFailure | None = None,
+    ) -> bool:
+        """Write down what a chunk brought, up to `epoch`; whether `state()`, the state after it, is to be saved.
+
+        `adjusted` is what came of an adjustment, where there was one.
+        """
+        if isinstance(adjusted, NumericalFailure):
+            raise adjusted
         done, metrics = chunk.done, chunk.metrics
         if done:
             self._note(epoch - done, metrics, adjusted, elapsed)
             self._call_back(epoch - done, metrics, state)
         if failures := loop.failures_in(chunk.finite):
             self.fail(state(), failures[0], ~chunk.finite[failures[0]])
-        if self._save_due(epoch) or adjusted is not None or self.stopped:
-            self.save(state(), epoch)
+        return self._save_due(epoch) or adjusted is not None or bool(self.stopped)
 
     def _call_back(self, epoch: int, metrics: dict[str, np.ndarray], state: Callable[[], loop.State]) -> None:
         """Tell the callbacks of each new epoch; the last one's policies are at hand."""

@@ -1,5 +1,6 @@
 """Several runs in one program: those that differ only in numbers, which become its arguments, [run × seed].
 
+Groups that differ in when they adjust have programs of their own, and their learners work side by side (`adjusting`).
 Each run keeps a folder, records and checkpoints of its own, as if it had run alone, and gives what it gives alone up to
 rounding, as seeds side by side do. One that fails is left behind: copies of another run take its rows, so that the
 program stays as it is.
@@ -9,9 +10,11 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +23,7 @@ from jaxtyping import Array, PyTree
 
 from apdo import algorithms, arguments, hosted, loop
 from apdo.errors import Interrupted, NumericalFailure
-from apdo.experiment import compilation, history, memory, runner
+from apdo.experiment import adjusting, compilation, history, memory, rows, runner
 from apdo.experiment.callbacks import Callback
 from apdo.experiment.opening import Opened
 from apdo.experiment.progress import Progress
@@ -28,17 +31,52 @@ from apdo.experiment.runner import Runner
 from apdo.experiment.settings import Experiment
 from apdo.experiment.stopping import Stop
 
+_SAVING = 8
+"""Checkpoints that are written at once."""
 Ends = dict[Path, BaseException | None]
 """How runs ended, by folder: an error, or None for one that is finished."""
+Turn = Generator[adjusting.Request, adjusting.Answer | None, None]
+"""A group's training, which stops at each adjustment to have it made."""
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A run that is to be done."""
+
+    @property
+    def name(self) -> str:
+        """What it is called among others."""
+        ...
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is computed."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes."""
+        ...
+
+
+P = TypeVar("P", bound=Planned)
+
+
+def alike(planned: Sequence[P], shared: bool) -> list[list[P]]:
+    """Runs that may share a program, if that is wanted; else each by itself."""
+    found: dict[object, list[P]] = {}
+    for one in planned:
+        found.setdefault((likeness(one.experiment) if shared else None) or one.name, []).append(one)
+    return list(found.values())
 
 
 def likeness(experiment: Experiment) -> object:
-    """Equal for runs that may differ in numbers only; None for one that must have a program of its own."""
-    is_hosted = hasattr(type(experiment.environment_config), "action_meaning")
-    if is_hosted or hasattr(algorithms.find(experiment.algorithm), "adjustment"):
-        return None
-    settings = dataclasses.replace(experiment.settings, seed=0)
-    parts = (settings, experiment.algorithm_config, experiment.environment_config)
+    """Equal for runs that may share a program, or the program of their learners; None for one that shares nothing."""
+    if hasattr(type(experiment.environment_config), "action_meaning"):
+        return None  # of the host
+    adjustment = getattr(algorithms.find(experiment.algorithm), "adjustment", None)
+    config = experiment.algorithm_config if adjustment is None else adjustment.timeless(experiment.algorithm_config)
+    parts = (dataclasses.replace(experiment.settings, seed=0), config, experiment.environment_config)
     return experiment.algorithm, experiment.environment, arguments.structure(parts)
 
 
@@ -50,9 +88,9 @@ def train(opened: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]] 
     ends: Ends = {}
     waiting = list(opened)
     try:
-        for members in groups(opened):
-            waiting = [one for one in waiting if not any(one is other for other in members)]
-            ends |= _train(members, callbacks, title)
+        for bundle in bundles(groups(opened)):
+            waiting = [one for one in waiting if not any(one is other for members in bundle for other in members)]
+            ends |= _train(bundle, callbacks, title)
             if any(isinstance(end, KeyboardInterrupt | OSError) for end in ends.values()):
                 break
     finally:
@@ -66,16 +104,43 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
     alike: dict[object, list[Opened]] = {}
     for i, one in enumerate(opened):
         plan = one.experiment.settings
-        alone = hosted.is_hosted(one.training) or getattr(one.training.algorithm, "adjustment", None) is not None
         what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.stands.epoch
         what = *what, one.stands.state is None  # a fresh start, or one from what was learned before
-        alike.setdefault(("alone", i) if alone else what, []).append(one)
+        alike.setdefault(("alone", i) if hosted.is_hosted(one.training) else what, []).append(one)
     found = []
     for members in alike.values():
         for part in _sharing(members):
             size = _fitting(part)
             found += [part[start : start + size] for start in range(0, len(part), size)]
     return found
+
+
+def bundles(found: Sequence[list[Opened]]) -> list[list[list[Opened]]]:
+    """Groups whose learners can work side by side, as far as memory allows; every other group by itself."""
+    bundled: list[list[list[Opened]]] = []
+    for members in found:
+        for bundle in bundled:
+            if _joins(members, bundle):
+                bundle.append(members)
+                break
+        else:
+            bundled.append([members])
+    return bundled
+
+
+def _joins(members: list[Opened], bundle: list[list[Opened]]) -> bool:
+    """Whether a group's learners can work beside those of others."""
+    every = [*bundle, members]
+    first, other = (group[0].training for group in (bundle[0], members))
+    what, there = adjusting.learning(other), memory.available()
+    if what is None or hosted.is_hosted(other) or what != adjusting.learning(first):
+        return False
+    argued = {name for group in every for name in _varied([one.training for one in group])}
+    if not _varied([one.training for group in every for one in group]) <= argued:
+        return False
+    rows = [sum(len(one.seeds) for one in group) for group in every]
+    needed = sum(memory.needs(group[0].training, count) for group, count in zip(every, rows, strict=True))
+    return there is None or needed <= there
 
 
 def _sharing(members: list[Opened]) -> list[list[Opened]]:
@@ -107,13 +172,23 @@ def _varied(trainings: Sequence[loop.Training]) -> set[str]:
 
 
 def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
-    """Whether a program can take these numbers as arguments: whether an epoch can be traced without knowing them."""
+    """Whether a program can take these numbers as arguments: whether all can be traced without knowing them.
+
+    That is an epoch and, where the algorithm has one, an adjustment.
+    """
     alone = dataclasses.replace(training, side_by_side=False)
+    adjustment = getattr(training.algorithm, "adjustment", None)
 
     def trial(values: Mapping[str, Array]) -> PyTree:
         own, key = arguments.put(alone, values), jax.random.key(0)
+        number = jnp.asarray(0, dtype=jnp.int32)
         state = own.algorithm.init(own.config, own.problem, key)
-        return loop.epoch(own, state, loop.first_best(own, state), key, jnp.asarray(0, dtype=jnp.int32))
+        after = loop.epoch(own, state, loop.first_best(own, state), key, number)
+        if adjustment is None:
+            return after
+        learner = adjustment.begin(own.config, own.problem, after[0], key)
+        learner = adjustment.work(own.config, own.problem, after[0], learner, number)
+        return after, adjustment.finish(own.config, own.problem, after[0], learner, jnp.asarray(True))
 
     try:
         jax.eval_shape(trial, {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names})
@@ -123,25 +198,53 @@ def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
     return True
 
 
-def _train(members: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]], title: str) -> Ends:
+def _train(bundle: Sequence[Sequence[Opened]], callbacks: Callable[[], Sequence[Callback]], title: str) -> Ends:
     compilation.keep_compiled_programs()
+    members = [one for group in bundle for one in group]
     if len(members) == 1:
         return _alone(members[0], callbacks(), title)
-    works = [Runner(one, callbacks()) for one in members]
+    works = [[Runner(one, callbacks()) for one in group] for group in bundle]
+    every = [work for group in works for work in group]
     ends: Ends = {}
     try:
         with contextlib.ExitStack() as stack:
-            for work in works:
+            for work in every:
                 stack.enter_context(runner.ending(work))
             first = members[0]
             limits = first.training.problem.limits
             shown = Progress(title, first.experiment.settings.epochs, limits, quiet=not title)
             progress = [stack.enter_context(shown), *(Progress("", 0, (), quiet=True) for _ in members[1:])]
             stop = stack.enter_context(Stop(shown.message))
-            _Group(works, progress, stop, ends).train()
+            for work, own in zip(every, progress, strict=True):
+                work.beside = len(every)
+                work.prepare(own, stop)
+            _in_turns([_Group(group, stop, ends) for group in works])
     except (Exception, KeyboardInterrupt) as error:
-        return {work.record.folder: ends.get(work.record.folder, error) for work in works}
-    return {work.record.folder: ends.get(work.record.folder) for work in works}
+        return {work.record.folder: ends.get(work.record.folder, error) for work in every}
+    return {work.record.folder: ends.get(work.record.folder) for work in every}
+
+
+def _in_turns(groups: Sequence["_Group"]) -> None:
+    """Train groups, each up to its next adjustment; those that wait for one have it together."""
+    if len(groups) > 1:
+        with ThreadPoolExecutor(len(groups)) as pool:  # the compiler takes long, and one core
+            list(pool.map(_Group.prepare, groups))
+    with contextlib.ExitStack() as stack:
+        turns = [stack.enter_context(contextlib.closing(group.train())) for group in groups]
+        answers: list[adjusting.Answer | None] = [None for _ in groups]
+        while turns:
+            every = [(turn, _go_on(turn, answer)) for turn, answer in zip(turns, answers, strict=True)]
+            asked = [(turn, request) for turn, request in every if request is not None]
+            turns = [turn for turn, _ in asked]
+            answers = list(adjusting.adjust([request for _, request in asked])) if asked else []
+
+
+def _go_on(turn: Turn, answer: adjusting.Answer | None) -> adjusting.Request | None:
+    """A group's next adjustment; None when it is over."""
+    try:
+        return turn.send(answer)
+    except StopIteration:
+        return None
 
 
 def _alone(one: Opened, callbacks: Sequence[Callback], title: str) -> Ends:
@@ -155,7 +258,7 @@ def _alone(one: Opened, callbacks: Sequence[Callback], title: str) -> Ends:
 class _Group:
     """Runs that share a program, from where they stand to their last epoch."""
 
-    def __init__(self, works: Sequence[Runner], progress: Sequence[Progress], stop: Stop, ends: Ends) -> None:
+    def __init__(self, works: Sequence[Runner], stop: Stop, ends: Ends) -> None:
         self.works, self.stop, self.ends = works, stop, ends
         self.live = list(range(len(works)))
         edges = np.cumsum([0, *(len(work.seeds) for work in works)]).tolist()
@@ -167,69 +270,112 @@ class _Group:
             name: jnp.asarray(np.repeat([own[name] for own in every], counts), dtype=jnp.float32)
             for name in _varied([work.training for work in works])
         }
-        for work, shown in zip(works, progress, strict=True):
+        for work in works:
             work.share = 1.0 / len(works)
-            work.prepare(shown, stop)
+        self.advance = compilation.Advance(self.training)
+        self.begun: loop.State | None = None
+        """Where the program begins, while it has not."""
+        self.writing = ThreadPoolExecutor(_SAVING)
+        self.unwritten: list[Future[None]] = []
+        """Checkpoints that are being written while the program goes on."""
 
-    def train(self) -> None:
-        """Every epoch of every run."""
-        advance = compilation.Advance(self.training)
+    def train(self) -> Turn:
+        """Every epoch of every run; nothing is being written any more when this ends."""
+        with self.writing:
+            yield from self._train()
+            self._settle()
+
+    def _train(self) -> Turn:
         epoch, epochs = self.works[0].stands.epoch, self.works[0].experiment.settings.epochs
-        state = self._start()
+        state, self.begun = self.begun or self._start(), None
         while epoch < epochs and self.live:
             began = time.perf_counter()
             count = jnp.asarray(self.works[self.live[0]].count(epoch), dtype=jnp.int32)
-            chunk = jax.block_until_ready(advance(state, count, self.numbers))
+            chunk = jax.block_until_ready(self.advance(state, count, self.numbers))
             elapsed = time.perf_counter() - began
             state, brought = chunk.state, history.brought(chunk)
             epoch += brought.done
-            gone = [i for i in self.live if not self._receive(i, brought, epoch, elapsed, state)]
-            if gone:
-                self.live = [i for i in self.live if i not in gone]
+            adjusted: dict[int, adjusting.Adjusted] = {}
+            if brought.done and (asked := self._waiting(state, epoch)):
+                parts = [adjusting.Part(self.works[i], self.rows[i]) for i in asked]
+                answer = yield adjusting.Request(parts, state, self.numbers)
+                assert answer is not None
+                state, adjusted = answer[0], dict(zip(asked, answer[1], strict=True))
+            failing = bool(loop.failures_in(brought.finite)) or any(
+                isinstance(one, NumericalFailure) for one in adjusted.values()
+            )
+            self._settle(wait=failing)  # a run that fails is saved at once, maybe under the same name
+            saving = [i for i in self.live if self._receive(i, brought, epoch, elapsed, state, adjusted.get(i))]
+            self._save(saving, state, epoch)
+            over = [i for i in self.live if self.works[i].stopped or self.works[i].record.folder in self.ends]
+            if over:
+                self.live = [i for i in self.live if i not in over]
                 state = self._replace(state)
             if self.stop.asked and epoch < epochs and self.live:
-                self._interrupt(state, epoch)
+                self._save(self.live, state, epoch)
+                self._settle()
+                first = self.live[0]
+                self.works[first].interrupt(rows.of(state, self.rows[first]), epoch)
+
+    def prepare(self) -> None:
+        """Have the programs and the first state ready."""
+        self.begun = self._start()
+        self.advance.prepare(self.begun, jnp.asarray(1, dtype=jnp.int32), self.numbers)
+        self.works[0].adjuster.begin(self.begun, self.numbers)
 
     def _start(self) -> loop.State:
         states = [work.stands.state for work in self.works]
         if any(state is None for state in states):
             return loop.start(self.training, [seed for work in self.works for seed in work.seeds], self.numbers)
-        return _over_rows(lambda *leaves: jnp.concatenate(leaves), *(state for state in states if state is not None))
+        return rows.joined([state for state in states if state is not None])
 
-    def _receive(self, i: int, brought: history.Brought, epoch: int, elapsed: float, state: loop.State) -> bool:
-        """Write down what a run's rows brought; false if it has failed or is stopped, and told of."""
-        work, rows = self.works[i], self.rows[i]
+    def _waiting(self, state: loop.State, epoch: int) -> list[int]:
+        """The runs that wait for an adjustment after so many epochs."""
+        adjuster = self.works[0].adjuster
+        if not adjuster.due(epoch - 1):
+            return []
+        waiting = adjuster.open(state)
+        return [i for i in self.live if waiting[self.rows[i]].any()]
+
+    def _receive(
+        self,
+        i: int,
+        brought: history.Brought,
+        epoch: int,
+        elapsed: float,
+        state: loop.State,
+        adjusted: adjusting.Adjusted | None,
+    ) -> bool:
+        """Write down what a run's rows brought; whether it is to be saved. One that has failed is told of."""
+        work, own = self.works[i], self.rows[i]
         try:
-            work.receive(brought.of(rows), epoch, elapsed, partial(_rows_of, state, rows))
+            return work.receive(brought.of(own), epoch, elapsed, partial(rows.of, state, own), adjusted)
         except NumericalFailure as error:
             work.close("failed", error=str(error))
             self.ends[work.record.folder] = error
             return False
-        return not work.stopped
+
+    def _save(self, which: Sequence[int], state: loop.State, epoch: int) -> None:
+        """Begin to write checkpoints of some runs, several at once, after those before."""
+        if which:
+            self._settle()
+            here = rows.on_host(state)
+            mine = [(self.works[i], rows.of(here, self.rows[i])) for i in which]
+            self.unwritten = [self.writing.submit(work.save, own, epoch) for work, own in mine]
+
+    def _settle(self, wait: bool = True) -> None:
+        """Raise what has gone wrong with checkpoints, of all or of those that are written."""
+        for one in [one for one in self.unwritten if wait or one.done()]:
+            self.unwritten.remove(one)
+            one.result()
 
     def _replace(self, state: loop.State) -> loop.State:
         """The rows of runs that are over become copies of one that is not."""
         if not self.live:
             return state
         source = np.arange(self.rows[-1].stop)
-        for i, rows in enumerate(self.rows):
+        for i, own in enumerate(self.rows):
             if i not in self.live:
-                source[rows] = self.rows[self.live[0]].start
+                source[own] = self.rows[self.live[0]].start
         self.numbers = {name: values[source] for name, values in self.numbers.items()}
-        return _over_rows(lambda leaf: leaf[source], state)
-
-    def _interrupt(self, state: loop.State, epoch: int) -> None:
-        for i in self.live:
-            self.works[i].save(_rows_of(state, self.rows[i]), epoch)
-        self.works[self.live[0]].interrupt(_rows_of(state, self.rows[self.live[0]]), epoch)
-
-
-def _rows_of(state: loop.State, rows: slice) -> loop.State:
-    return _over_rows(lambda leaf: leaf[rows], state)
-
-
-def _over_rows(function: Callable[..., Array], *states: loop.State) -> loop.State:
-    """A function of every leaf that has the seeds in front."""
-    parts = [(state.algorithm, state.key, state.best) for state in states]
-    algorithm, key, kept = jax.tree.map(function, *parts)
-    return loop.State(algorithm=algorithm, key=key, epoch=jnp.array(states[0].epoch), best=kept)
+        return rows.of(state, source)

@@ -103,12 +103,14 @@ class Learner(Protocol):
         total: int | None = None,
         statistics: Statistics | None = None,
         unseen: Float[Array, " M"] | None = None,
+        whole: bool = False,
     ) -> OwnState:
         """The learner after so many iterations more on the buffer.
 
         Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged. The
         networks see observations normalised by `statistics`, where there are any. `unseen` is what the critics are
-        known to miss of the actor's costs, as the limits mean them: the multipliers see it.
+        known to miss of the actor's costs, as the limits mean them: the multipliers see it. `whole` promises that the
+        iterations are whole blocks (`path.BLOCK`).
         """
         ...
 

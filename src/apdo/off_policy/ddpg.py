@@ -53,11 +53,12 @@ def learn(
     total: int | None = None,
     statistics: Statistics | None = None,
     unseen: Float[Array, " M"] | None = None,
+    whole: bool = False,
 ) -> LearnerState:
     """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment.
 
     `unseen` is what the critics are known to miss of the actor's costs, as the limits mean them: the multipliers see
-    it.
+    it. `whole` promises whole blocks of iterations.
     """
     problem, units = view(config, problem, buffer)
     limit = units.limit if unseen is None else units.limit - unseen / units.total
@@ -76,7 +77,7 @@ def learn(
         return iterate(config, problem, state, draws, limit, rate, rate_of_targets)
 
     skipped = paths.unaveraged(config.averaged, total)
-    return paths.walk(state, iterations, units, skipped, drawn, rate, one)
+    return paths.walk(state, iterations, units, skipped, drawn, rate, one, whole)
 
 
 def following(config: Learner, problem: Problem, iterations: int | None) -> float:

@@ -93,14 +93,15 @@ def learn(
 ) -> contract.OwnState:
     """The members after so many iterations more, on observations normalised by `statistics`.
 
-    `unseen` is what their critics are known to miss of an actor's costs. Unless `rates_fall`, there is no last
-    iteration towards which rates would fall.
+    They are a number of `PIECE`s, but for the last ones of all. `unseen` is what their critics are known to miss of an
+    actor's costs. Unless `rates_fall`, there is no last iteration towards which rates would fall.
     """
     total = config.iterations if rates_fall else None
+    whole = total is None or total % PIECE == 0
 
     def one(member: contract.OwnState) -> contract.OwnState:
         learner = kinds.of(config.learner)
-        return learner.learn(config.learner, problem, member, buffer, iterations, total, statistics, unseen)
+        return learner.learn(config.learner, problem, member, buffer, iterations, total, statistics, unseen, whole)
 
     return jax.vmap(one)(members)
 

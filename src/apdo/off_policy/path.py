@@ -43,7 +43,7 @@ class Path(eqx.Module):
         return Path(nothing, nothing, nothing, nothing, nothing, nothing)
 
     def extended(
-        self, sums: Float[Array, "3 M"], latest: Float[Array, " M"], count: Array, counted: Array, units: Units
+        self, sums: Float[Array, "3 M"], latest: Float[Array, " M"], count: int | Array, counted: Array, units: Units
     ) -> "Path":
         """After a block of `count` iterations, of `counted` that are averaged by now.
 
@@ -102,11 +102,14 @@ def walk(
     draw: Callable[[PRNGKeyArray], PyTree],
     rate: Callable[[Int[Array, ""]], float | Array],
     iterate: Callable[[S, PyTree, float | Array], tuple[S, Float[Array, " M"]]],
+    whole: bool = False,
 ) -> S:
     """The state after so many iterations more.
 
     `draw` gives what the iterations of a block draw, `rate` the share of all learning rates at the block's beginning,
-    and `iterate` the state after one iteration and the actor's cost.
+    and `iterate` the state after one iteration and the actor's cost. Where the iterations are `whole` blocks, the
+    program knows how often its inner loop turns: an accelerator need not ask its host after every turn, and learners
+    side by side need not choose, in each of their arrays, between a turn that is theirs and one that is not.
     """
     end = state.iteration + iterations
 
@@ -120,7 +123,7 @@ def walk(
             state, cost = iterate(state, now, now_rate)
             return state, sums + jnp.stack([state.multiplier.value, state.multiplier.integral, cost])
 
-        count = jnp.minimum(BLOCK, end - state.iteration)
+        count = BLOCK if whole else jnp.minimum(BLOCK, end - state.iteration)
         nothing = jnp.zeros((3, *state.path.cost.shape))
         after, sums = jax.lax.fori_loop(0, count, one, (state, nothing))
         counted = after.iteration - skipped

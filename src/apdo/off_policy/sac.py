@@ -54,11 +54,12 @@ def learn(
     total: int | None = None,
     statistics: Statistics | None = None,
     unseen: Float[Array, " M"] | None = None,
+    whole: bool = False,
 ) -> State:
     """`iterations` iterations on the buffer, without touching an environment.
 
     `unseen` is what the critics are known to miss of the actor's costs, as the limits mean them: the multipliers see
-    it.
+    it. `whole` promises whole blocks of iterations.
     """
     problem, units = view(config, problem, buffer)
     state = sac_state.in_units(state, units.size)
@@ -76,7 +77,8 @@ def learn(
     def one(state: State, draws: Draws, rate: float | Array) -> tuple[State, Float[Array, " M"]]:
         return iterate(config, problem, state, draws, units.limit, rate, follow, missed)
 
-    return paths.walk(state, iterations, units, paths.unaveraged(config.averaged, total), drawn, rate, one)
+    skipped = paths.unaveraged(config.averaged, total)
+    return paths.walk(state, iterations, units, skipped, drawn, rate, one, whole)
 
 
 def working_bytes(config: Learner, problem: Problem) -> int:

@@ -30,9 +30,13 @@ def do_on_node(tasks: Sequence[Mapping[str, Any]], about: Mapping[str, str]) -> 
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if why := _unfit(about):
         return [dataclasses.asdict(Outcome(folder, FAILED, why)) for folder in folders]
+    import jax
+
     from apdo.sweeps import work
 
-    return [dataclasses.asdict(one) for one in work.perform([Task(**dict(task)) for task in tasks])]
+    found = work.perform([Task(**dict(task)) for task in tasks])
+    jax.clear_caches()  # the process stays for other tasks, which have programs of their own
+    return [dataclasses.asdict(one) for one in found]
 
 
 def about_here() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Jobs on this machine: a few processes that each do one after the other.
 
 A process that dies takes its job along, which is given to another one, once; the runs go on from their checkpoints.
+Where there are more processes than accelerators, some share one: small programs in turn leave little of it idle.
 """
 
 import contextlib
@@ -10,15 +11,17 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from apdo.errors import InvalidInput
-from apdo.sweeps.work import FAILED, INTERRUPTED, Outcome, Task
+from apdo.sweeps.work import AGAIN, FAILED, INTERRUPTED, Outcome, Task
 
 _TRIES = 2
 _SECONDS_TO_SAVE = 600.0
+SHARING = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Settings of processes that share an accelerator: none takes its memory before it is needed."""
 
 
 @runtime_checkable
@@ -60,20 +63,29 @@ class Pool:
         self._logs, self._selector, self._stopping = logs, selectors.DefaultSelector(), False
         self._waiting: list[tuple[list[Task], int]] = []
         self.workers: list[_Worker] = []
+        self._started = 0
+        self._sharing, self._devices, self.pinned = (count or 1) > 1, 1, False
         first = self._start()
         hello = first.hello()
         self.backend = str(hello["backend"])
         """What JAX computes on."""
         self.count = count or fitting(self.backend, int(hello["devices"]))
         """Jobs at once."""
-        self.pinned = self.backend != "cpu" and self.count > 1
+        self._devices = int(hello["devices"])
+        self._sharing = self.count > self._devices
+        self.pinned = self.backend != "cpu" and self.count > 1 and self._devices > 1
         if self.pinned:
-            # The first one has seen every accelerator; each is to have its own.
+            # The first one has seen every accelerator; each is to have its own, as far as they go.
             self._end(first)
-            self._start(0)
+            self._start()
 
-    def _start(self, device: int | None = None) -> "_Worker":
-        worker = _Worker(len(self.workers), self._logs, device)
+    def _start(self) -> "_Worker":
+        device = None
+        if self.pinned:
+            taken = [worker.device for worker in self.workers]
+            device = min(range(self._devices), key=taken.count)
+        worker = _Worker(self._started, self._logs, device, SHARING if self._sharing else {})
+        self._started += 1
         self.workers.append(worker)
         self._selector.register(worker.answers, selectors.EVENT_READ, worker)
         return worker
@@ -89,11 +101,7 @@ class Pool:
 
     def submit(self, job: Sequence[Task], tries: int = 0) -> None:
         """Give a job to a free process."""
-        free = next((worker for worker in self.workers if worker.job is None), None)
-        if free is None:
-            taken = {worker.device for worker in self.workers}
-            device = next((i for i in range(self.count) if i not in taken), None) if self.pinned else None
-            free = self._start(device)
+        free = next((worker for worker in self.workers if worker.job is None), None) or self._start()
         free.give(list(job), tries)
 
     def poll(self, seconds: float) -> list[list[Outcome]]:
@@ -119,10 +127,10 @@ class Pool:
             return []
         if self._stopping:
             return [[Outcome(task.folder, INTERRUPTED) for task in job]]
+        why = f"the process that ran it ended with {worker.ended()}; its messages are in {worker.log}."
         if tries < _TRIES and worker.ready:
             self.submit(job, tries)
-            return []
-        why = f"the process that ran it ended with {worker.ended()}; its messages are in {worker.log}."
+            return [[Outcome(job[0].folder, AGAIN, f"{why} It goes on in another.")]]
         return [[Outcome(task.folder, FAILED, why) for task in job]]
 
     def stop(self) -> None:
@@ -141,11 +149,14 @@ class Pool:
 class _Worker:
     """One process."""
 
-    def __init__(self, number: int, logs: Path, device: int | None) -> None:
+    def __init__(self, number: int, logs: Path, device: int | None, settings: Mapping[str, str]) -> None:
         self.log, self.device = logs / f"worker-{number}.log", device
-        environment = dict(os.environ)
+        environment = {**settings, **os.environ}  # what the user has chosen stands
         if device is not None:
-            environment |= {"CUDA_VISIBLE_DEVICES": str(device)}
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            environment["CUDA_VISIBLE_DEVICES"] = (
+                visible[device] if device < len(visible) and all(visible) else str(device)
+            )
         with self.log.open("ab") as messages:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "apdo.sweeps.worker"],

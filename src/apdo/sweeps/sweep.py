@@ -14,31 +14,24 @@ import html
 import math
 import shlex
 import shutil
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apdo.errors import Interrupted, InvalidInput, StorageFailure, unknown
+from apdo.errors import InvalidInput, unknown
 from apdo.experiment import blocks, together
 from apdo.experiment.mirrors import Watch
 from apdo.experiment.progress import duration
 from apdo.experiment.reproduce import SPEEDS
 from apdo.experiment.settings import Experiment
-from apdo.experiment.stopping import Stop
 from apdo.report import page, results, runs
-from apdo.report.following import Follower, Sight
 from apdo.report.results import Entry
-from apdo.sweeps import display, local
+from apdo.sweeps import driving, local
 from apdo.sweeps.local import Executor
 from apdo.sweeps.plan import Setting, Sweep, expand, short_names
-from apdo.sweeps.work import FAILED, FINISHED, INTERRUPTED, STORAGE, Outcome, Task
 
 PAGE = "sweep.json"
 ENDED = ("finished", "stopped")
-LOOK_EVERY = 0.5
-"""Seconds between two looks at the run folders."""
 _MOST_ON_PAGE = 200
 _MOST_SHOWN = 60
 """Lines of the table that a notebook shows."""
@@ -62,15 +55,6 @@ class Block:
     def name(self) -> str:
         """The setting, and the seeds."""
         return f"{self.setting.name}/{self.folder.name}"
-
-    @property
-    def samples(self) -> int:
-        """What there is to compute, all seeds together."""
-        return self.experiment.settings.samples * self.experiment.settings.seeds
-
-    def task(self, watch: Watch) -> Task:
-        """As a job carries it."""
-        return Task(str(self.folder.absolute()), self.experiment.describe(), dataclasses.asdict(watch))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +152,9 @@ def _cut(stretches: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int,
             yield first + start, min(most or size, size - start)
 
 
-def announce(settings: Sequence[Setting], stands: Standing, backend: str, jobs: int, say: Say) -> None:
+def announce(
+    settings: Sequence[Setting], stands: Standing, options: Options, backend: str, at_once: int, say: Say
+) -> None:
     """What will be done, and about how long it takes."""
     total = len(stands.missing) + stands.ended + len(stands.failed)
     plural = "s" * (len(settings) != 1)
@@ -183,22 +169,24 @@ def announce(settings: Sequence[Setting], stands: Standing, backend: str, jobs: 
         say(f"  and {len(stands.missing) - _LISTED} more")
     if stands.missing:
         kind = SPEEDS.get(backend, SPEEDS["gpu"]).what
-        say(f"about {duration(seconds_for(stands.missing, backend, jobs))} on {kind}, {jobs} at once.")
+        jobs = jobs_of(stands.missing, options, backend, at_once)
+        say(f"about {duration(seconds_for(jobs, backend, at_once))} on {kind}, {at_once} at once.")
 
 
-def seconds_for(missing: Sequence[Block], backend: str, jobs: int) -> float:
-    """About how long runs take, as far as can be told before any of them has begun."""
+def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int) -> float:
+    """About how long jobs take, as far as can be told before any of them has begun."""
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     total, compiled = 0.0, set()
-    for block in missing:
-        hosted = hasattr(type(block.experiment.environment_config), "action_meaning")
-        total += block.samples / (_HOST_STEPS if hosted else speed.steps)
-        work = getattr(block.experiment.algorithm_config, "off_policy", None)
-        iterations = getattr(work, "iterations", 0) * (1 if speed.together else block.experiment.settings.seeds)
-        total += iterations * speed.iteration
-        total += speed.compilation * (0.2 if block.name in compiled else 1.0)
-        compiled.add(block.setting.name)
-    return total / max(1, min(jobs, len(missing)))
+    for job in jobs:
+        first = job[0]
+        hosted = hasattr(type(first.experiment.environment_config), "action_meaning")
+        total += sum(driving.samples(block) for block in job) / (_HOST_STEPS if hosted else speed.steps)
+        work = getattr(first.experiment.algorithm_config, "off_policy", None)
+        rows = 1 if speed.together else sum(block.experiment.settings.seeds for block in job)
+        total += getattr(work, "iterations", 0) * rows * speed.iteration
+        total += speed.compilation * (0.2 if first.setting.name in compiled else 1.0)
+        compiled.add(first.setting.name)
+    return total / max(1, min(at_once, len(jobs)))
 
 
 # Running.
@@ -216,8 +204,8 @@ def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = N
             pool = begin() if begin else local.Pool(options.out / "logs", options.jobs)
             try:
                 backend, count = getattr(pool, "backend", "cpu"), getattr(pool, "count", 1)
-                announce(settings, stands, backend, count, say)
-                failed |= _Driver(stands, options, pool).drive()
+                announce(settings, stands, options, backend, count, say)
+                failed |= _driver(stands, options, pool, backend, count).drive()
             finally:
                 pool.close()
         else:
@@ -273,123 +261,31 @@ def dry_run(sweep: Sweep, options: Options) -> None:
     import jax
 
     backend = jax.default_backend()
-    announce(settings, stands, backend, options.jobs or local.fitting(backend, jax.device_count()), print)
+    at_once = options.jobs or local.fitting(backend, jax.device_count())
+    announce(settings, stands, options, backend, at_once, print)
     print("nothing was run (--dry-run).")
 
 
-class _Driver:
-    """Gives jobs to an executor until all are over, and shows how far they are."""
-
-    def __init__(self, stands: Standing, options: Options, executor: Executor) -> None:
-        self.options, self.executor = options, executor
-        self.queue = deque(jobs_of(stands.missing, options, executor))
-        self.by_folder = {str(block.folder.absolute()): block for block in stands.missing}
-        self.followers = {folder: Follower(block.folder) for folder, block in self.by_folder.items()}
-        self.sights: dict[str, Sight] = {}
-        self.running: set[str] = set()
-        self.before, self.total = stands.ended, len(stands.missing) + stands.ended + len(stands.failed)
-        self.failed_before = len(stands.failed)
-        self.done: set[str] = set()
-        self.failed: dict[str, str] = {}
-        self.storage = ""
-        self.interrupted = False
-        self.began, self.found_there = time.monotonic(), 0.0
-
-    def drive(self) -> dict[str, str]:
-        """The runs that failed, with the reasons."""
-        title = f"sweep {self.options.out}"
-        with display.Display(title, self.options.quiet) as shown, Stop(shown.message) as stop:
-            self.shown = shown
-            self.found_there, stopping = self._computed(), False
-            while self.queue or self.running:
-                while self.queue and self.executor.takes():
-                    self._begin(self.queue.popleft())
-                for outcomes in self.executor.poll(LOOK_EVERY):
-                    for outcome in outcomes:
-                        self._note(outcome)
-                self._show()
-                self.interrupted |= stop.asked or bool(self.storage)
-                if self.interrupted and not stopping:
-                    stopping = True
-                    self.queue.clear()
-                    self.executor.stop()
-        if self.storage:
-            raise StorageFailure(f"{self.storage} Go on with: {self.options.command}")
-        if self.interrupted:
-            done = self.before + len(self.done)
-            raise Interrupted(
-                f"stopped with {done} of {self.total} runs done, and the others saved. "
-                f"Go on with: {self.options.command}"
-            )
-        return {self.by_folder[folder].name: why for folder, why in self.failed.items()}
-
-    def _begin(self, job: list[Task]) -> None:
-        self.running |= {task.folder for task in job}
-        self.executor.submit(job)
-
-    def _note(self, outcome: Outcome) -> None:
-        folder = outcome.folder
-        self.running.discard(folder)
-        name = self.by_folder[folder].name
-        if outcome.status == FINISHED:
-            self.done.add(folder)
-            self.shown.message(display.line(name, self._look(folder)))
-        elif outcome.status == FAILED:
-            self.failed[folder] = outcome.error
-            self.shown.message(f"{name}: failed: {outcome.error}")
-        elif outcome.status == STORAGE:
-            self.storage = outcome.error
-        elif outcome.status == INTERRUPTED:
-            self.interrupted = True
-
-    def _look(self, folder: str) -> Sight:
-        self.sights[folder] = self.followers[folder].look()
-        return self.sights[folder]
-
-    def _show(self) -> None:
-        given = [(self.by_folder[folder].name, self._look(folder)) for folder in sorted(self.running)]
-        # An executor may keep jobs waiting that it was given.
-        working = [(name, sight) for name, sight in given if sight.status == "running"]
-        others = [(self.by_folder[f].name, s) for f, s in self.sights.items() if f not in self.running]
-        head = display.summary(
-            self.before + len(self.done),
-            len(working),
-            self.failed_before + len(self.failed),
-            self.total,
-            self._left(),
-        )
-        self.shown.show(head, [*working, *reversed(others)])
-
-    def _computed(self) -> float:
-        """Samples of all runs that were to do, as far as they are."""
-        total = 0.0
-        for folder, block in self.by_folder.items():
-            if folder in self.done or folder in self.failed:
-                total += block.samples
-            elif (sight := self.sights.get(folder)) is not None:
-                total += block.samples * sight.done / max(1, block.experiment.settings.epochs)
-        return total
-
-    def _left(self) -> float | None:
-        done = self._computed()
-        elapsed, since = time.monotonic() - self.began, done - self.found_there
-        if since <= 0:
-            return None
-        return elapsed / since * (sum(block.samples for block in self.by_folder.values()) - done)
+def _driver(stands: Standing, options: Options, executor: Executor, backend: str, count: int) -> driving.Driver:
+    return driving.Driver(
+        jobs_of(stands.missing, options, backend, count),
+        executor,
+        title=f"sweep {options.out}",
+        command=options.command,
+        ended=stands.ended,
+        failed=len(stands.failed),
+        quiet=options.quiet,
+        watch=options.watch,
+    )
 
 
-def jobs_of(missing: Sequence[Block], options: Options, executor: Executor) -> list[list[Task]]:
+def jobs_of(missing: Sequence[Block], options: Options, backend: str, count: int) -> list[list[Block]]:
     """The runs as jobs: alone, or those that may share a program together, in as many parts as are done at once."""
-    backend, count = getattr(executor, "backend", "cpu"), getattr(executor, "count", 1)
-    if not (backend != "cpu" if options.together is None else options.together):
-        return [[block.task(options.watch)] for block in missing]
-    alike: dict[object, list[Block]] = {}
-    for block in missing:
-        alike.setdefault(together.likeness(block.experiment) or block.name, []).append(block)
+    shared = backend != "cpu" if options.together is None else options.together
     found = []
-    for group in alike.values():
+    for group in together.alike(missing, shared):
         size = min(_MOST_TOGETHER, -(-len(group) // count))
-        found += [[block.task(options.watch) for block in group[i : i + size]] for i in range(0, len(group), size)]
+        found += [group[i : i + size] for i in range(0, len(group), size)]
     return found
 
 

@@ -16,7 +16,7 @@ from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, Numerical
 from apdo.experiment import mirrors, opening, records, result, together
 from apdo.experiment.settings import Experiment
 
-FINISHED, FAILED, INTERRUPTED, STORAGE = "finished", "failed", "interrupted", "storage"
+FINISHED, FAILED, INTERRUPTED, STORAGE, AGAIN = "finished", "failed", "interrupted", "storage", "again"
 PATIENCE = 60.0
 """Seconds that a job waits for a run folder that a process before it has not let go of yet."""
 
@@ -38,7 +38,8 @@ class Outcome:
 
     folder: str
     status: str
-    """`FINISHED`, `FAILED`, `INTERRUPTED` (saved, and to be gone on with), or `STORAGE`: nothing can be written."""
+    """`FINISHED`, `FAILED`, `INTERRUPTED` (saved, and to be gone on with), `STORAGE` (nothing can be written); or
+    `AGAIN`: it has not ended, but goes on elsewhere."""
     error: str = ""
 
 
