@@ -148,7 +148,7 @@ def test_whoever_sets_an_option_of_the_one_adjustment_has_it(given):
 
 
 def test_the_companions_actor_has_the_shape_of_the_policy_that_is_asked_for():
-    found = chosen(**{"policy.hidden": (16,)})
+    found = settings.specify("apdo", "navigation", {"policy.hidden": (16,)}).algorithm_config
     assert found.off_policy.learner.actor_hidden == (16,)
 
 
