@@ -306,7 +306,8 @@ def _accompanied(
     adjusted = state.adjusted | taken
     state = dataclasses.replace(state, pdo=onward, buffer=buffer, trial=trial, companion=learner, adjusted=adjusted)
     tried = _jump(config, problem, state, learner.members, learner.estimate())
-    tried = dataclasses.replace(tried, adjusted=adjusted)
+    # While the learner still learns, its price may be far too low for a unit that PDO's multipliers move in.
+    tried = eqx.tree_at(lambda s: (s.pdo.units, s.adjusted), tried, (onward.units, adjusted))
     return _choose((learner.wait <= 0) & goes_on, tried, state), metrics
 
 
