@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from apdo.algorithms import k_adj, on_policy, pdo
+from apdo.algorithms import companion, k_adj, on_policy, pdo
 from apdo.algorithms.companion import Companion
 from apdo.algorithms.contract import Adjustment
 from apdo.algorithms.trial import Trial
@@ -61,8 +61,6 @@ RETRIES = 3
 """How often an adjustment that was refused is tried again, each time with twice the data."""
 _OF_ONE_ADJUSTMENT = ("k_adj", "adjust", "check", "explore", "again_every", "warm", "off_policy")
 """Options by which one adjustment is asked for."""
-_ACCOMPANIED, _MOST_SAMPLES = 0.8, 1_000_000
-"""The share of a run's epochs, and the most samples, through which a companion is there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,21 +150,8 @@ def suited(asked: Asked) -> dict[str, object]:
     one_is_meant = any(name.split(".")[0] in _OF_ONE_ADJUSTMENT for name in asked.given)
     if asked.discrete_actions or not asked.given.get("companion", not one_is_meant):
         return found
-    epochs = min(round(_ACCOMPANIED * asked.epochs), _MOST_SAMPLES // asked.batch)
-    learner = {
-        "critic_hidden": (128, 128),
-        "critic_activation": "relu",
-        "actor_hidden": asked.given.get("policy.hidden", Config().policy.hidden),
-        "critic_rate": 1e-3,
-        "actor_rate": 1e-3,
-        "dual_rate": 1e-4,
-        "bound": 1.0,
-        "cloning": 0.0,
-        "last_rate": 1.0,
-    }
-    found |= {"companion": True, "k_adj": max(epochs - 1, 0), "policy.bound": 1.0}
-    found |= {"off_policy.members": 1, "off_policy.learner": "sac"}
-    return found | {f"off_policy.learner.{name}": value for name, value in learner.items()}
+    hidden = asked.given.get("policy.hidden", Config().policy.hidden)
+    return found | companion.options(asked.epochs, asked.batch, hidden)
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:

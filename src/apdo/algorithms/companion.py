@@ -31,12 +31,33 @@ from apdo.problem import Problem
 
 LONGEST = 8
 """The most epochs of PDO between two trials."""
+_SHARE, _MOST_SAMPLES = 0.8, 1_000_000
+"""The share of a run's epochs, and the most samples, through which there is a companion."""
 _FIRST = 1
 """Epochs before the first trial, besides the very first."""
 _CORRECTION = 0.5
 """The share of one trial in what is known of the critics' error."""
 _MEMORY = 0.2
 """The share of one epoch in the mean of the multipliers."""
+
+
+def options(epochs: int, batch: int, hidden: tuple[int, ...]) -> dict[str, object]:
+    """APDO's options with a companion, in a run of so many epochs with a policy of this shape."""
+    learner = {
+        "critic_hidden": (128, 128),
+        "critic_activation": "relu",
+        "actor_hidden": hidden,
+        "critic_rate": 1e-3,
+        "actor_rate": 1e-3,
+        "dual_rate": 1e-4,
+        "bound": 1.0,
+        "cloning": 0.0,
+        "last_rate": 1.0,
+    }
+    last = max(min(round(_SHARE * epochs), _MOST_SAMPLES // batch) - 1, 0)
+    whole: dict[str, object] = {"companion": True, "k_adj": last, "policy.bound": 1.0}
+    whole |= {"off_policy.members": 1, "off_policy.learner": "sac"}
+    return whole | {f"off_policy.learner.{name}": value for name, value in learner.items()}
 
 
 class Companion(eqx.Module):
