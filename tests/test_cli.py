@@ -130,9 +130,9 @@ def test_help_all_names_every_option_with_its_default_and_source(capsys):
 
 def test_help_all_shows_the_defaults_that_are_in_force_and_who_chose_them(capsys):
     """Those of the whole configuration, not of its parts: APDO's learner is not the appendix's."""
-    _, out, _ = call(capsys, "train", "apdo", "point-gather", "--help-all")
+    _, out, _ = call(capsys, "train", "apdo", "gridworld", "--help-all")
     lines = re.sub(r"\n {6,}", " ", out).splitlines()
-    config = settings.specify("apdo", "point-gather").algorithm_config
+    config = settings.specify("apdo", "gridworld").algorithm_config
     for name, value in options.flatten(config).items():
         text = ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
         own = [line for line in lines if line.startswith(f"    --{name.replace('_', '-')} ")]

@@ -100,8 +100,8 @@ def test_help_says_who_has_chosen_a_default(capsys):
     assert found["seed"] == ("0", "our choice")
     assert found["samples"][1] == "follows from the others"
     assert found["limits"] == ("0.2", "the environment")
-    plain = rows(helped(capsys, "train", "apdo", "point-gather", "--help"))
-    assert plain["k-adj"] == ("4", "our choice")
+    assert rows(helped(capsys, "train", "apdo", "point-gather", "--help"))["k-adj"] == ("39", "suits the task")
+    assert rows(helped(capsys, "train", "apdo", "gridworld", "--help"))["k-adj"] == ("4", "our choice")
     assert rows(helped(capsys, "train", "rcpo", "two-state", "--help"))["dual-step"] == ("0.02", "rcpo")
 
 
@@ -122,7 +122,7 @@ def test_help_says_what_suits_an_environment_even_if_that_cannot_be_looked_at(ca
 def test_help_answers_for_a_command_line_that_is_not_yet_right(capsys):
     out = helped(capsys, "train", "apdo", "point-gather", "--preset", "paper", "--k-adj", "5000", "--help")
     assert rows(out)["k-adj"] == ("5", "preset paper")
-    assert rows(helped(capsys, "train", "apdo", "point-gather", "--k-adk", "3", "--help"))["k-adj"][0] == "4"
+    assert rows(helped(capsys, "train", "apdo", "point-gather", "--k-adk", "3", "--help"))["k-adj"][0] == "39"
 
 
 def test_a_preset_that_is_none_gets_one_sentence_with_the_nearest_instead_of_help(capsys):

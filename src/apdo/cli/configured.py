@@ -145,7 +145,7 @@ def _told(
         elif name in origins and (name in now or row.choices):
             rows.append(row._replace(source=origins[name]))
         elif name in once and now.get(name) != once[name]:
-            rows.append(row._replace(source="follows from the others" if of_run else "suits such episodes"))
+            rows.append(row._replace(source="follows from the others" if of_run else "suits the task"))
         else:
             rows.append(row)
     return rows
