@@ -5,8 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import apdo as library
 from apdo import objective
 from apdo.algorithms import apdo, pdo, sac_lag
 from apdo.algorithms.companion import LONGEST, Companion
@@ -160,3 +162,29 @@ def test_presets_are_what_they_were():
 def test_suited_options_of_pdo_are_among_those_of_apdo():
     asked = Asked(horizon=15, discrete_actions=True, epochs=50, batch=5000, given={})
     assert apdo.suited(asked) == pdo.suited(asked)
+
+
+def test_a_run_with_a_companion_goes_on_bit_for_bit(tmp_path):
+    def train(name, callbacks=()):
+        chosen = {"off_policy.learner.critic_hidden": (8,), "off_policy.learner.minibatch": 16, "policy.hidden": (8,)}
+        return library.train(
+            "apdo",
+            "point-gather",
+            companion=True,
+            k_adj=3,
+            epochs=6,
+            batch=150,
+            checkpoint_every=1,
+            out=tmp_path / name,
+            quiet=True,
+            callbacks=list(callbacks),
+            **{option.replace(".", "__"): value for option, value in chosen.items()},
+        )
+
+    whole = train("whole")
+    train("interrupted", [lambda epoch: "that will do" if epoch.epoch == 3 else None])
+    resumed = library.resume(tmp_path / "interrupted", quiet=True)
+    for name, values in whole.metrics.items():
+        if name != "seconds":
+            np.testing.assert_array_equal(values, resumed.metrics[name], err_msg=name)
+    assert np.sum(whole.metrics["actor_on_trial"]) >= 1
