@@ -28,7 +28,7 @@ ALGORITHMS = {
     "cpo": Named("cpo", "constrained policy optimisation: multipliers solved for in every step"),
     "pd-ddpg": Named("pd_ddpg", "primal-dual DDPG: off-policy, actor, critics and multipliers together"),
     "sac-lag": Named("sac_lag", "SAC-Lagrangian: off-policy, cautious cost critics, multipliers by the episodes' cost"),
-    "apdo": Named("apdo", "accelerated primal-dual optimisation: PDO that goes over to off-policy multipliers and actors"),
+    "apdo": Named("apdo", "accelerated primal-dual optimisation: PDO that jumps to off-policy multipliers and actors"),
     "focops": Named(
         "focops", "first-order constrained optimisation in policy space: towards the optimum's closed form"
     ),
