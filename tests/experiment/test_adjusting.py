@@ -12,6 +12,7 @@ from apdo import loop
 from apdo.errors import Interrupted
 from apdo.experiment import adjusting, checkpoint, dual_checks, opening, runner, settings
 from apdo.report import runs
+from countdown import Countdown
 
 EPOCHS, K_ADJ = 6, 1
 RUN = {"epochs": EPOCHS, "batch": 160, "seeds": 2, "seed": 3, "horizon": 4, "checkpoint_every": 2}
@@ -21,17 +22,6 @@ OFF_POLICY |= {f"off_policy.learner.{name}": (8,) for name in ("critic_hidden", 
 COLD = {"heating": 0.0}
 """A machine that work never heats: no hour ever costs anything."""
 SENTENCE = "no logged step has any hot hours, so that the data know nothing of its price"
-
-
-class Countdown(runner.Stop):
-    """Signals that come after so many looks for one."""
-
-    left = 10**9
-
-    @property
-    def asked(self):
-        Countdown.left -= 1
-        return Countdown.left < 0
 
 
 @pytest.fixture(autouse=True)

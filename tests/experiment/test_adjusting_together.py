@@ -8,6 +8,7 @@ import pytest
 from apdo.errors import Interrupted, NumericalFailure
 from apdo.experiment import adjusting, checkpoint, dual_checks, opening, runner, settings, together
 from apdo.report import runs
+from countdown import Countdown
 
 RUN = {"epochs": 5, "batch": 160, "seeds": 2, "seed": 3, "horizon": 4, "checkpoint_every": 5, "heating": 0.4}
 RUN |= {"policy.hidden": (8,), "critic.hidden": (8,), "critic.passes": 1, "critic.minibatches": 2}
@@ -18,17 +19,6 @@ CHANGES = {
     "quick": {"dual_step": 0.5, "off_policy.learner.dual_rate": 0.02},
     "tight": {"limits": 0.01},
 }
-
-
-class Countdown(together.Stop):
-    """Signals that come after so many looks for one."""
-
-    left = 10**9
-
-    @property
-    def asked(self):
-        Countdown.left -= 1
-        return Countdown.left < 0
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ from apdo.core import critics, dual, trust_region
 from apdo.errors import Interrupted, InvalidInput, StorageFailure
 from apdo.experiment import checkpoint, opening, records, remarks, reproduce, rerun, runner, settings, standing
 from apdo.report import runs
+from countdown import Countdown
 
 SMALL = {"policy.hidden": (8,), "critic.hidden": (8,), "critic.passes": 1, "critic.minibatches": 2}
 LEARNER = {"critic_hidden": (8,), "actor_hidden": (8,), "minibatch": 8}
@@ -40,17 +41,6 @@ EPOCHS = 6
 
 class Killed(BaseException):
     """Stands for a process that ends there and then: nobody catches it."""
-
-
-class Countdown(runner.Stop):
-    """Signals that come after so many looks for one."""
-
-    left = 10**9
-
-    @property
-    def asked(self):
-        Countdown.left -= 1
-        return Countdown.left < 0
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Adjustments of one run, or of many: the off-policy learners in pieces, saved as they go.
 
-Learners take many small steps, which an accelerator does for many of them as quickly as for one. So those of all runs
+Learners take many small steps, which leave most of an accelerator idle if they are one learner's. So those of all runs
 that wait for an adjustment work side by side, though their programs be several (`Request`), since runs with different
 K_adj have buffers of different sizes. Each run has a learner file of its own, so that it goes on alone or with others;
 and each is asked by itself what speaks against its estimate.
