@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from jax.sharding import SingleDeviceSharding
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
@@ -122,7 +123,8 @@ class Actor:
     """`act(parameters, memory, observation, key)` for all environments in one compiled call.
 
     Acting reads a few arrays of a state that holds critics, optimisers and buffers besides. A call hands over only
-    those that are read: each array costs about a microsecond, and slicing a buffer by seed would copy it.
+    those that are read: each array costs about a microsecond, and slicing a buffer by seed would copy it. It is made on
+    the host, where the environments are: an accelerator takes longer to be asked than to act for a few of them.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Actor:
         if self._compiled is None:
             shapes = [jax.ShapeDtypeStruct(x.shape if seed is None else x.shape[1:], x.dtype) for x in leaves]
             self._prepare(shapes, structure, memory)
-        own = [leaves[i] if seed is None else leaves[i][seed] for i in self._read]
+        own = jax.device_put([leaves[i] if seed is None else leaves[i][seed] for i in self._read], _host())
         return partial(cast(Callable[..., tuple[Array, PyTree]], self._compiled), own)
 
     def _prepare(self, shapes: list[jax.ShapeDtypeStruct], structure: Structure, memory: PyTree) -> None:
@@ -165,6 +167,14 @@ class Actor:
             return on_batch(leaves, memory, observation, keys)
 
         self._compiled = jax.jit(on_what_is_read)
+
+
+def _host() -> SingleDeviceSharding:
+    """The host's processor, or the device that there is where JAX was told to leave that out."""
+    try:
+        return SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:
+        return SingleDeviceSharding(jax.local_devices()[0])
 
 
 def _nothing(shape: jax.ShapeDtypeStruct) -> Array:

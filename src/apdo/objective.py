@@ -69,6 +69,13 @@ def effective_steps(discount: float, steps: int) -> float:
     return float(steps) if discount == 1.0 else (1.0 - discount**steps) / (1.0 - discount)
 
 
+def most_steps(problem: Problem, discount: float) -> float:
+    """How many steps a sum with this discount can amount to, from any step on."""
+    if goes_on(problem) and discount < 1.0:
+        return 1.0 / (1.0 - discount)
+    return effective_steps(discount, problem.horizon)
+
+
 def signals(batch: Transition) -> Float[Array, "T N K"]:
     """The reward, then the costs."""
     return jnp.concatenate([batch.reward[..., None], batch.cost], axis=-1)

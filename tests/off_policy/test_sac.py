@@ -15,6 +15,7 @@ from apdo.core import critics, gaussian, policies, replay
 from apdo.core.data import Transition
 from apdo.errors import InvalidInput
 from apdo.off_policy import dual_estimate, sac, sac_iteration, sac_state
+from apdo.off_policy.units import view
 from apdo.problem import Problem
 from problems import Reach, problem_of, random_buffer, training_of
 
@@ -64,12 +65,30 @@ def test_targets_are_the_soft_bellman_backup_by_hand():
     actor = eqx.tree_at(lambda a: a.biases[-1], state.learned.actor, jnp.asarray([0.7, -0.4]))
     learned = eqx.tree_at(lambda n: n.actor, state.learned, actor)
     draws = sac_iteration.Draws(batch=finite_batch(), starts=None, noise=None)
-    found = sac_iteration.targets(SMALL, FINITE, learned, state.target, jnp.asarray(0.3), draws)
+    any_sum = jnp.asarray([[-jnp.inf], [jnp.inf]])
+    found = sac_iteration.targets(SMALL, FINITE, learned, state.target, jnp.asarray(0.3), draws, any_sum)
     q = np.asarray(state.target.of_choices(jnp.eye(2), jnp.zeros(2, dtype=jnp.int32)), np.float64)
     policy = np.exp(np.asarray(learned.log_probabilities(jnp.eye(2)), np.float64))
     expected = [backup(REWARD, 0.8, policy, 0.3, np.minimum(q[0], q[1])).reshape(-1)] * 2
     expected += [backup(COST, 0.7, policy, 0.0, each).reshape(-1) for each in q[2:]]
     np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_a_cost_critic_is_never_asked_for_less_or_more_than_costs_can_add_up_to():
+    """Targets that have run away below 0 ask for 0, those above the longest sum of the largest cost ask for that."""
+    state = sac.start(SMALL, FINITE, random.key(0))
+    draws = sac_iteration.Draws(batch=finite_batch(), starts=None, noise=None)
+    buffer = replay.of(finite_batch())
+    _, units = view(SMALL, FINITE, buffer)
+    longest = COST.max() / (1.0 - 0.7) / np.asarray(units.cost)
+    np.testing.assert_allclose(units.possible, [[0.0], longest], rtol=1e-6)
+    for shift, bound in ((-1e6, 0.0), (1e6, longest[0])):
+        stack = state.target.stack
+        away = eqx.tree_at(lambda c: c.stack.biases[-1], state.target, stack.biases[-1] + shift)
+        found = sac_iteration.targets(SMALL, FINITE, state.learned, away, jnp.asarray(0.3), draws, units.possible)
+        goes_on = ~np.asarray(draws.batch.terminated)
+        np.testing.assert_allclose(np.asarray(found)[2:, goes_on], bound, rtol=1e-6)
+        assert np.all(np.abs(np.asarray(found)[:2, goes_on]) > 1e5)  # what the reward may come to is not bounded
 
 
 def test_critics_come_to_the_exact_soft_values_of_a_fixed_policy():

@@ -120,6 +120,15 @@ def spread(replay: Replay) -> Float[Array, " K"]:
     return jnp.std(signals, axis=0, where=jnp.broadcast_to(held, signals.shape))
 
 
+def range_of(replay: Replay) -> Float[Array, "2 K"]:
+    """The least and the most of the reward and of each cost in the ring, or 0 where that is less, or more."""
+    first = replay.observation_size + replay.action_size
+    signals = replay.rows[: replay.capacity, first : first + 1 + replay.constraints]
+    held = (jnp.arange(replay.capacity) < replay.filled)[:, None]
+    seen = jnp.where(held, signals, 0.0)
+    return jnp.stack([jnp.minimum(jnp.min(seen, axis=0), 0.0), jnp.maximum(jnp.max(seen, axis=0), 0.0)])
+
+
 def take(replay: Replay, index: Int[Array, "*shape"]) -> Transition:
     """The transitions in the given rows."""
     rows = replay.rows[index]

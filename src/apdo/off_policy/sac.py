@@ -3,7 +3,7 @@
 With Q_R1, Q_R2 for the reward, Q_Ci1..Q_CiE for each cost, their targets Q', and a' ~ π(·|s'):
 
     y    = r + γ (min_j Q'_Rj(s', a') - α log π(a'|s'))            the same for both; no bootstrap where it terminated
-    z_ie = c_i + γ_c Q'_Cie(s', a')                                each from its own target
+    z_ie = c_i + γ_c Q'_Cie(s', a')                                each from its own target, within what is possible
     Q        minimise the mean squares of y - Q_Rj(s, a) and of z_ie - Q_Cie(s, a)
     Q̂_Ci     = mean_e Q_Cie + k · deviation_e Q_Cie                 off-policy critics are sure of too much
     π        ascends the mean of  (min_j Q_Rj - Σ_i λ_i Q̂_Ci - α log π)(s, a) / (1 + Σ_i λ_i),   a ~ π(·|s)
@@ -21,6 +21,7 @@ units. So nothing depends on what a reward or a cost is counted in; with powers 
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -75,7 +76,9 @@ def learn(
         return 1.0 if total is None else 1.0 - (1.0 - config.last_rate) * jnp.minimum(iteration / total, 1.0)
 
     def one(state: State, draws: Draws, rate: float | Array) -> tuple[State, Float[Array, " M"]]:
-        return iterate(config, problem, state, draws, units.limit, rate, follow, missed)
+        # Gradients from minibatches are noisier than an accelerator's shortened products.
+        with jax.default_matmul_precision("high"):
+            return iterate(config, problem, state, draws, units, rate, follow, missed)
 
     skipped = paths.unaveraged(config.averaged, total)
     return paths.walk(state, iterations, units, skipped, drawn, rate, one, whole)

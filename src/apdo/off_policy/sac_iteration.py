@@ -17,6 +17,7 @@ from apdo.core.statistics import Statistics, normalised
 from apdo.off_policy import cloning, critics
 from apdo.off_policy.path import BLOCK
 from apdo.off_policy.sac_state import TWINS, Learner, Networks, State, target_entropy
+from apdo.off_policy.units import Units
 from apdo.problem import Problem
 
 _TARGETS, _ACTOR, _DUAL = range(3)
@@ -72,9 +73,19 @@ def _lower(q: Float[Array, "N B ..."]) -> Float[Array, "B ..."]:
 
 
 def targets(
-    config: Learner, problem: Problem, learned: Networks, target: critics.Critics, temperature: Array, draws: Draws
+    config: Learner,
+    problem: Problem,
+    learned: Networks,
+    target: critics.Critics,
+    temperature: Array,
+    draws: Draws,
+    possible: Float[Array, "2 M"],
 ) -> Float[Array, "N B"]:
-    """y for both twins and z for every cost critic; at a terminated step the reward and the costs alone."""
+    """y for both twins and z for every cost critic; at a terminated step the reward and the costs alone.
+
+    A cost critic is not asked to say less, or more, than costs can add up to. The actor looks for what critics take to
+    be cheap; without these bounds their errors feed on each other (on point-goal-1 they came to -12,000).
+    """
     batch, m = draws.batch, problem.constraints
     s, step = batch.next_observation, batch.step + 1
     if learned.discrete:
@@ -94,7 +105,9 @@ def targets(
     of_critic = jnp.repeat(jnp.arange(1 + m), repeats, total_repeat_length=after.shape[0])
     discount = jnp.asarray(objective.sum_discounts(problem))[of_critic]
     alive = 1.0 - batch.terminated.astype(now.dtype)
-    return now[of_critic] + discount[:, None] * alive[None] * after
+    wanted = now[of_critic] + discount[:, None] * alive[None] * after
+    least, most = jnp.repeat(possible, config.costs, axis=1)
+    return jnp.concatenate([wanted[:TWINS], jnp.clip(wanted[TWINS:], least[:, None], most[:, None])])
 
 
 class Judged(eqx.Module):
@@ -133,7 +146,7 @@ def iterate(
     problem: Problem,
     state: State,
     draws: Draws,
-    limit: Float[Array, " M"],
+    units: Units,
     rate: float | Float[Array, ""] = 1.0,
     follow: float | None = None,
     unseen: float | Float[Array, " M"] = 0.0,
@@ -144,7 +157,8 @@ def iterate(
     The actor's gradient uses the critics just updated, the multipliers and the temperature the actor before its step.
     """
     learned = state.learned
-    wanted = targets(config, problem, learned, state.target, jnp.exp(state.log_temperature), draws)
+    temperature = jnp.exp(state.log_temperature)
+    wanted = targets(config, problem, learned, state.target, temperature, draws, units.possible)
     judges, critic_optimiser = _fit_critics(config, state, draws.batch, wanted, rate)
     actor, actor_optimiser, found = _improve_actor(config, problem, state, judges, draws, rate)
     log_temperature, temperature_optimiser = descent.step(
@@ -158,7 +172,7 @@ def iterate(
         noise = None if draws.noise is None else draws.noise[_DUAL]
         at_start = jnp.zeros_like(draws.batch.step)
         cost = judge(config, learned, judges, draws.starts, at_start, noise, problem.constraints).values[1:]
-        excess = dual.relative_excess(cost + unseen, limit, jnp.zeros_like(limit))
+        excess = dual.relative_excess(cost + unseen, units.limit, jnp.zeros_like(units.limit))
         unit = jnp.maximum(multiplier.integral, 1.0)
         multiplier = dual.update(config.rule, multiplier, excess, rate * config.dual_rate, unit)
     variance = _variance(learned, draws.batch.observation, found.action)

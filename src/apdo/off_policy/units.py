@@ -21,6 +21,8 @@ class Units(eqx.Module):
     cost: Float[Array, " M"]
     limit: Float[Array, " M"]
     """d, in the learner's units."""
+    possible: Float[Array, "2 M"]
+    """The least and the most that a cost can add up to from any step on, by what single steps have cost so far."""
     share: float = eqx.field(static=True)
     """What a cost of 1, as the limits mean it, has become in the learner's problem (`objective.total_share`)."""
 
@@ -76,7 +78,9 @@ def view(config: Counting, problem: Problem, buffer: replay.Replay) -> tuple[Pro
         if config.units == "powers":
             spread = _power_of_two(spread)
         size = jnp.where(spread > 0.0, spread, 1.0)
-    return problem, Units(reward=size[0], cost=size[1:], limit=problem.limit / size[1:], share=share)
+    longest = [objective.most_steps(problem, gamma) for gamma in objective.sum_discounts(problem)[1:]]
+    possible = replay.range_of(buffer)[:, 1:] * (jnp.asarray(longest) / size[1:])[None]
+    return problem, Units(reward=size[0], cost=size[1:], limit=problem.limit / size[1:], possible=possible, share=share)
 
 
 def _power_of_two(value: Float[Array, " K"]) -> Float[Array, " K"]:
