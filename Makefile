@@ -10,7 +10,7 @@ JOBS ?= 2
 PYTEST = -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-slow test-optimised test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
-  ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules transfer \
+  ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules robots transfer \
   algorithm-pages torture torture-sweeps ray-speed clean
 
 # The same number of samples for each; what is there already is not trained again.
@@ -163,6 +163,10 @@ safety-dial: .venv/run
 # The curve of each multiplier rule on problems with a known λ*; docs/multiplier-rules.md.
 multiplier-rules: .venv/run
 	$(BIN)/python -m benchmarks.multiplier_rules
+
+# Samples to a policy within the limit on long tasks, off-policy and on-policy; the table of docs/sample-efficiency.md.
+robots: .venv/mujoco
+	$(BIN)/python -m benchmarks.robots
 
 # Problems that nobody tuned for, given their limits and nothing else; docs/transfer.md.
 transfer: .venv/run

@@ -2,17 +2,20 @@
 
     python -m benchmarks.point_goal                 all of it (an H200 takes some minutes), then the table
     python -m benchmarks.point_goal --only cpo      a part: cpo, pdo or estimate
+    python -m benchmarks.point_goal --only pdo --run runs/pdo     the same from a run of the part's command, see below
     python -m benchmarks.point_goal --table         the table alone, from what was measured
 
 Every algorithm has the library's defaults and batches of 20,000, the task's own limit of 25. `estimate` trains PDO for
 2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does. Results go to
-results/point-goal, one JSON file each.
+results/point-goal, one JSON file each. A run that was made on the command line, with the same options, can be filed
+too: its folder has the metrics and where they come from.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +52,45 @@ def train(part: str, seeds: int) -> dict[str, Any]:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = runner.run(experiment, Path(folder) / "run", quiet=True)
-        metrics = {name: np.asarray(values) for name, values in runs.read(result.path).metrics.items()}
-    seconds = time.perf_counter() - began
-    kept = [
-        name for name in ("return", "cost", "multiplier", "predicted_cost", "recovering", "belief") if name in metrics
-    ]
-    every = max(1, metrics["return"].shape[1] // 100)
-    found = {
-        "part": part,
+        metrics = runs.read(result.path).metrics
+    about = {
         "command": f"python -m benchmarks.point_goal --only {part}",
         "commit": records.commit(),
         "versions": records.versions(()),
         "device": device(),
-        "seconds": round(seconds, 1),
+        "seconds": round(time.perf_counter() - began, 1),
         "options": experiment.describe(),
         "samples": int(experiment.settings.epochs * BATCH),
+    }
+    return about | summarised(part, metrics)
+
+
+def filed(part: str, folder: Path) -> dict[str, Any]:
+    """The same from the folder of a run."""
+    from apdo.report import runs
+
+    algorithm, options = PARTS[part]
+    told = runs.read_description(folder)
+    given = {"samples": told["epochs"] * told["batch"], "batch": told["batch"]} | told["config"]["algorithm_config"]
+    assert told["environment"] == "point-goal-1", told["environment"]
+    assert told["algorithm"] == algorithm, told["algorithm"]
+    assert all(given[name] == value for name, value in (options | {"batch": BATCH}).items()), given
+    seeds = len(told["seeds"])
+    about = {name: told[name] for name in ("commit", "versions", "device", "seconds")}
+    words = f"apdo train {algorithm} point-goal-1 --samples {given['samples']} --batch {BATCH} --seeds {seeds}"
+    about |= {"command": words, "date": told["finished"], "options": told["config"], "samples": given["samples"]}
+    return about | summarised(part, runs.read(folder).metrics)
+
+
+def summarised(part: str, read: Mapping[str, Any]) -> dict[str, Any]:
+    """The seeds' curves, thinned, and their means at the end."""
+    metrics = {name: np.asarray(values) for name, values in read.items()}
+    seeds, every = metrics["return"].shape[0], max(1, metrics["return"].shape[1] // 100)
+    kept = [
+        name for name in ("return", "cost", "multiplier", "predicted_cost", "recovering", "belief") if name in metrics
+    ]
+    found = {
+        "part": part,
         "curves": {name: metrics[name].reshape(seeds, -1)[:, ::every].round(4).tolist() for name in kept},
         "last": {name: _last(metrics[name], LAST) for name in ("return", "cost")},
         "multiplier": _last(metrics["multiplier"], SETTLED),
@@ -106,11 +133,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(PARTS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--run", type=Path, help="with --only: the folder of a run that is there already")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
+    if given.run and not given.only:
+        parser.error("--run is of one part: say which with --only")
     for part in () if given.table else [given.only] if given.only else list(PARTS):
-        found = train(part, given.seeds)
+        found = filed(part, given.run) if given.run else train(part, given.seeds)
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / f"{part}.json").write_text(
             json.dumps(provenance.stamped(found), indent=1) + "\n", encoding="utf-8"

@@ -317,6 +317,15 @@ def test_sums_and_advantages_have_the_discounts_that_the_limits_mean():
     assert objective.effective_steps(0.9, 3) == pytest.approx(1.0 + 0.9 + 0.81)
 
 
+def test_no_sum_from_any_step_on_amounts_to_more_steps_than_is_said():
+    """The last of all steps is that of the horizon, or none where the sum goes on behind it."""
+    for truncates, cost_discount in itertools.product((True, False), (0.9, 1.0)):
+        problem = Problem(6, 2, 1, (1.0,), 0.9, cost_discount, 50, truncates, True)
+        for gamma in objective.sum_discounts(problem):
+            steps = 10_000 if objective.goes_on(problem) else problem.horizon
+            assert objective.most_steps(problem, gamma) == pytest.approx(sum(gamma**t for t in range(steps)))
+
+
 def test_the_standard_error_of_a_batch_is_the_spread_of_its_measurements():
     """Batches of 40 rows drawn from all possible ones: their measurements spread as each of them says."""
     cmdp = model(0.999, ends=True)

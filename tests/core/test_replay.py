@@ -193,3 +193,11 @@ def test_a_larger_ring_draws_the_same_transitions(inserted):
     assert int(count) == int(same)
     np.testing.assert_array_equal(rows[: int(count)], more[: int(count)])
     np.testing.assert_allclose(replay.spread(ring), replay.spread(larger), rtol=1e-6)
+
+
+def test_the_range_of_the_signals_is_that_of_the_rows_in_the_ring():
+    """Rows that are not filled yet or no longer there do not count; 0 is always within, for episodes may end."""
+    ring = insert(empty(6, 3), numbered([5, 7, 6]))
+    np.testing.assert_array_equal(replay.range_of(ring), [[0.0, 0.0, 0.0], [70.0, 14.0, 21.0]])
+    ring = insert(insert(ring, numbered([-2, 1, 1])), numbered([3, 3, 4]))  # 5, 7 and 6 are overwritten
+    np.testing.assert_array_equal(replay.range_of(ring), [[-20.0, -4.0, -6.0], [40.0, 8.0, 12.0]])
