@@ -66,6 +66,20 @@ def test_noise_and_time_enter_the_targets_as_written(minibatch):
     np.testing.assert_allclose(found[:, ~alive], now[:, ~alive], rtol=1e-6)
 
 
+def test_targets_of_costs_stay_within_the_possible_where_critics_are_bounded(minibatch):
+    """Whatever the critics have come to; the reward's target is left alone."""
+    target = ddpg.start(DEPENDABLE, PROBLEM, random.key(0)).target
+    stack = target.critics.stack
+    draws = ddpg_iteration.Draws(batch=minibatch, starts=None, noise=None)
+    possible = jnp.asarray([[0.0, -1.0], [5.0, 7.0]])
+    alive = ~np.asarray(minibatch.terminated)
+    for shift, row in ((-1e6, 0), (1e6, 1)):
+        away = eqx.tree_at(lambda n: n.critics.stack.biases[-1], target, stack.biases[-1] + shift)
+        found = np.asarray(ddpg_iteration.targets(PROBLEM, away, draws, possible))
+        np.testing.assert_array_equal(found[1:, alive], np.repeat(possible[row][:, None], alive.sum(), axis=1))
+        assert np.all(np.abs(found[0, alive]) > 1e5)
+
+
 def test_a_bounded_actor_stays_within_its_bound_and_is_free_well_inside():
     learned = ddpg.start(dataclasses.replace(PLAIN, bound=2.0), PROBLEM, random.key(0)).learned
     far = eqx.tree_at(lambda n: n.actor.biases[-1], learned, jnp.asarray([50.0]))

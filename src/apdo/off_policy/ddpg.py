@@ -74,7 +74,8 @@ def learn(
         return 1.0 - fall
 
     def one(state: LearnerState, draws: Draws, rate: float | Array) -> tuple[LearnerState, Float[Array, " M"]]:
-        return iterate(config, problem, state, draws, limit, rate, rate_of_targets)
+        possible = units.possible if config.bounded else None
+        return iterate(config, problem, state, draws, limit, rate, rate_of_targets, possible)
 
     skipped = paths.unaveraged(config.averaged, total)
     return paths.walk(state, iterations, units, skipped, drawn, rate, one, whole)

@@ -66,13 +66,16 @@ def iterate(
     limit: Float[Array, " M"],
     rate: float | Float[Array, ""] = 1.0,
     follow: float | None = None,
+    possible: Float[Array, "2 M"] | None = None,
 ) -> tuple[LearnerState, Float[Array, " M"]]:
     """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
 
     The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this
-    iteration. Rates are multiplied by `rate`; targets follow by `follow`, or as configured.
+    iteration. Rates are multiplied by `rate`; targets follow by `follow`, or as configured. Critics are not asked to
+    say less or more of a cost than is `possible`, where that is given.
     """
-    judged, critic_optimiser = _fit_critics(config, state, draws.batch, targets(problem, state.target, draws), rate)
+    wanted = targets(problem, state.target, draws, possible)
+    judged, critic_optimiser = _fit_critics(config, state, draws.batch, wanted, rate)
     learned, actor_optimiser, cost = _improve_actor(config, problem, state, judged, draws, rate)
     if draws.starts is not None:
         action = draws.around(judged.mu(draws.starts), _DUAL)
@@ -139,7 +142,9 @@ def _improve_actor(
     return eqx.tree_at(lambda n: n.actor, judged, actor), optimiser, cost
 
 
-def targets(problem: Problem, target: Networks, draws: Draws) -> Float[Array, "K B"]:
+def targets(
+    problem: Problem, target: Networks, draws: Draws, possible: Float[Array, "2 M"] | None = None
+) -> Float[Array, "K B"]:
     """(y, z_1..z_m) of line 12; at a terminated step they are the reward and the costs alone."""
     batch = draws.batch
     now = jnp.concatenate([batch.reward[None], batch.cost.T])
@@ -147,4 +152,8 @@ def targets(problem: Problem, target: Networks, draws: Draws) -> Float[Array, "K
     after = target.q(batch.next_observation, action, batch.step + 1)
     discount = jnp.asarray(objective.sum_discounts(problem))
     alive = 1.0 - batch.terminated.astype(now.dtype)
-    return now + discount[:, None] * alive[None] * after
+    wanted = now + discount[:, None] * alive[None] * after
+    if possible is None:
+        return wanted
+    least, most = possible
+    return jnp.concatenate([wanted[:1], jnp.clip(wanted[1:], least[:, None], most[:, None])])

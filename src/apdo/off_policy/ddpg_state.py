@@ -61,6 +61,9 @@ class Learner:
     averaged: float = option(
         1.0, "share of the iterations, the last ones, whose mean λ^OFF is", PAPER, above=0.0, most=1.0
     )
+    bounded: bool = option(
+        False, "whether cost critics are held to what the costs of single steps can add up to", PAPER
+    )
 
 
 class Networks(eqx.Module):
