@@ -259,7 +259,13 @@ def omnisafe(case: Case, algorithm: str, seed: int, samples: int, book: Book) ->
             chosen = agent._actor_critic.actor.predict(seen, deterministic=mode).numpy()
         return space.low + (space.high - space.low) * (chosen + 1.0) / 2.0
 
-    return act, json.loads(json.dumps(wrapped.cfgs.todict(), default=str))
+    return act, _without_folder(json.loads(json.dumps(wrapped.cfgs.todict(), default=str)))
+
+
+def _without_folder(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the temporary folder that was logged to."""
+    kept = {name: value for name, value in config.items() if name != "log_dir"}
+    return {name: _without_folder(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
 def _omnisafe_environment(case: Case, book: Book, seed: int) -> type[Any]:
