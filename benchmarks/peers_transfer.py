@@ -5,12 +5,16 @@
 
 They take continuous actions and one cost, and constrain the total of an episode. They are given the limit and the
 number of samples; the rest is theirs. Two defaults are not kept: FSRL stops as soon as a return of 450 is reached,
-which means nothing here, and OmniSafe asks for 16 threads. Both play the 1,000 episodes with the policy as it was
-trained, stochastic like ours; what its mode earns is filed beside it. Results go to results/transfer/peers.
+which means nothing here, and OmniSafe asks for 16 threads. FSRL ends with the first batch of 20 episodes that brings it
+to the number of samples, all of them one of its epochs: its own, of 10,000, end with a whole batch each, which comes to
+twice the samples where episodes are long. OmniSafe leaves out the last epoch where it would not be whole: 240,000
+samples of 250,000. Both play the 1,000 episodes with the policy as it was trained, stochastic like ours; what its mode
+earns in 100 is filed beside it. Results go to results/transfer/peers; a run that breaks down is filed as failed.
 
 Both live in one environment of their own, with Python 3.11, whatever old pins they have:
 
-    pip install torch==2.13.0 'numpy<2.3' gymnasium tensorboard numba h5py packaging pyyaml rich typer -e '.[mujoco]'
+    pip install torch==2.13.0+cpu 'numpy<2.3' gymnasium==1.4.0 jax==0.10.2 tensorboard numba==0.68.1 h5py packaging \\
+        pyyaml rich typer tqdm moviepy -e '.[mujoco]'
     pip install --no-deps fast-safe-rl==0.1.0 tianshou==0.5.0 omnisafe==0.5.0
 
 Packages that they import for other purposes (loggers, plots, other environments) are stood in for where absent.
@@ -19,6 +23,7 @@ Packages that they import for other purposes (loggers, plots, other environments
 import argparse
 import dataclasses
 import datetime
+import functools
 import importlib
 import importlib.util
 import json
@@ -27,6 +32,7 @@ import re
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -50,10 +56,15 @@ PROBLEMS = [
     in ("point-gather", "navigation", "Pendulum-v1", "MountainCarContinuous-v0", "halfcheetah-velocity")
 ]
 COPIES = 10
-"""Environments side by side in FSRL, as in its own example, and in evaluations."""
+"""Environments side by side in FSRL, as in its own example."""
+PLAYED = 50
+"""Environments side by side in evaluations."""
+MODE_EPISODES = 100
+BROKEN = (ValueError, RuntimeError, AssertionError, ArithmeticError)
+"""What is raised when a peer's numbers are no longer finite."""
 CHUNK = 10_000
 """Samples whose episodes make one point of a training curve."""
-ABSENT = ("wandb", "safety_gymnasium", "seaborn", "pandas", "moviepy", "gdown", "bullet_safety_gym", "pyrallis")
+ABSENT = ("wandb", "safety_gymnasium", "seaborn", "pandas", "gdown", "bullet_safety_gym", "pyrallis")
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "jax", "fast-safe-rl", "tianshou", "omnisafe")
 
 Act = Callable[[np.ndarray, bool], np.ndarray]
@@ -109,12 +120,58 @@ def environment(case: Case, book: Book, seed: int) -> gymnasium.Env[Any, Any]:
     """One copy of a problem's environment."""
     name, task = transfer_problems.task_of(case)
     if name in ("point-gather", "navigation"):
-        from apdo.envs.native import NativeEnv
-
         factor, units = (1.0, 1.0) if case.units_of is None else (COSTS, REWARDS)
-        return Booked(NativeEnv(name), book, lambda *step: factor * step[3]["cost"], seed, units)
+        return Booked(native(name), book, lambda *step: factor * step[3]["cost"], seed, units)
     costs, _ = override(task(), case.options).own_costs()
     return Booked(task.make(), book, _cost(costs[0]), seed)
+
+
+def native(name: str) -> gymnasium.Env[Any, Any]:
+    """A JAX-native environment, the same bit for bit as `NativeEnv`, with one compiled call for each step."""
+    from apdo.envs.native import NativeEnv
+
+    reset_all, step_all = _compiled(name)
+
+    class Compiled(NativeEnv):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:  # noqa: ARG002
+            gymnasium.Env.reset(self, seed=seed)
+            self._state, observation, self._key = reset_all(np.int32(self.np_random.integers(2**31)))
+            self._steps = 0
+            return np.asarray(observation), {}
+
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            given = np.asarray(action, dtype=np.float32).reshape(self.task.action_size)
+            self._state, told = step_all(self._state, given, self._key, np.int32(self._steps))
+            self._steps += 1
+            *_, reward, cost, over = (told := np.asarray(told))
+            at_horizon = self._steps >= self.task.horizon
+            terminated = bool(over) or (at_horizon and self.task.horizon_terminates)
+            return told[:-3], float(reward), terminated, at_horizon and not terminated, {"cost": float(cost)}
+
+    return Compiled(name)
+
+
+@functools.cache
+def _compiled(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The reset and the step of a JAX-native environment; all copies share them."""
+    import jax
+    import jax.numpy as jnp
+
+    from apdo import envs
+
+    task = envs.find(name)()
+
+    def reset(number: Any) -> Any:
+        episode, steps = jax.random.split(jax.random.key(number))
+        state = task.reset(episode)
+        return state, task.observe(state), jax.random.key_data(steps)
+
+    def step(state: Any, action: Any, key: Any, steps: Any) -> Any:
+        outcome = task.step(state, action, jax.random.fold_in(jax.random.wrap_key_data(key), steps))
+        numbers = jnp.stack([outcome.reward, outcome.cost.sum(), outcome.terminated])
+        return outcome.state, jnp.concatenate([outcome.observation, numbers])
+
+    return jax.jit(reset), jax.jit(step)
 
 
 def _cost(given: Any) -> Callable[..., float]:
@@ -136,6 +193,8 @@ def stand_in() -> None:
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             sys.modules[name] = mock.MagicMock()
             sys.modules[name].__spec__ = ModuleSpec(name, None)
+    numba = loaded("numba")
+    numba.njit = functools.partial(numba.njit, cache=True)  # compiled once, not once a run
 
 
 def loaded(name: str) -> Any:
@@ -161,8 +220,7 @@ def fsrl(case: Case, algorithm: str, seed: int, samples: int, book: Book) -> tup
     agent = kind(environment(case, Book(), seed), cost_limit=limit, seed=seed, thread=threads)
     vector = tianshou.env.DummyVectorEnv
     train = vector([lambda i=i: environment(case, book, 1000 * seed + i) for i in range(COPIES)])
-    test = vector([lambda: environment(case, Book(), 1000 * seed + 999)])
-    agent.learn(train, test, epoch=samples // CHUNK, reward_threshold=np.inf, verbose=False, show_progress=False)
+    agent.learn(train, epoch=1, step_per_epoch=samples, reward_threshold=np.inf, verbose=False, show_progress=False)
 
     def act(observations: np.ndarray, mode: bool) -> np.ndarray:
         agent.policy.train(not mode)
@@ -170,7 +228,7 @@ def fsrl(case: Case, algorithm: str, seed: int, samples: int, book: Book) -> tup
             chosen = agent.policy(tianshou.data.Batch(obs=observations, info={})).act
         return np.asarray(agent.policy.map_action(np.asarray(chosen)))
 
-    return act, {"agent": kind.__name__, "cost_limit": limit, "epoch": samples // CHUNK, "copies": COPIES}
+    return act, {"agent": kind.__name__, "cost_limit": limit, "step_per_epoch": samples, "copies": COPIES}
 
 
 def omnisafe(case: Case, algorithm: str, seed: int, samples: int, book: Book) -> tuple[Act, dict[str, Any]]:
@@ -201,7 +259,13 @@ def omnisafe(case: Case, algorithm: str, seed: int, samples: int, book: Book) ->
             chosen = agent._actor_critic.actor.predict(seen, deterministic=mode).numpy()
         return space.low + (space.high - space.low) * (chosen + 1.0) / 2.0
 
-    return act, json.loads(json.dumps(wrapped.cfgs.todict(), default=str))
+    return act, _without_folder(json.loads(json.dumps(wrapped.cfgs.todict(), default=str)))
+
+
+def _without_folder(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the temporary folder that was logged to."""
+    kept = {name: value for name, value in config.items() if name != "log_dir"}
+    return {name: _without_folder(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
 def _omnisafe_environment(case: Case, book: Book, seed: int) -> type[Any]:
@@ -245,14 +309,14 @@ def _omnisafe_environment(case: Case, book: Book, seed: int) -> type[Any]:
     return Transfer
 
 
-def played(case: Case, act: Act, seed: int, mode: bool) -> dict[str, Any]:
+def played(case: Case, act: Act, seed: int, mode: bool, episodes: int = EPISODES) -> dict[str, Any]:
     """Return and cost over fresh episodes, as many of each copy."""
     from apdo.experiment.evaluation import Estimate
 
-    books = [Book() for _ in range(COPIES)]
+    books = [Book() for _ in range(PLAYED)]
     copies = [environment(case, book, FRESH + 1000 * seed + i) for i, book in enumerate(books)]
     observations = np.stack([np.asarray(copy.reset()[0], dtype=np.float32) for copy in copies])
-    quota = EPISODES // COPIES
+    quota = episodes // PLAYED
     while any(len(book.ends) < quota for book in books):
         actions = act(observations, mode)
         for i, copy in enumerate(copies):
@@ -260,6 +324,8 @@ def played(case: Case, act: Act, seed: int, mode: bool) -> dict[str, Any]:
                 after, _, terminated, truncated, _ = copy.step(actions[i])
                 observations[i] = copy.reset()[0] if terminated or truncated else after
     ends = np.array([book.ends for book in books])[..., 1:].reshape(-1, 2)
+    if not np.isfinite(ends).all():
+        raise FloatingPointError("returns or costs of the policy are not finite")
     earned, cost = (dataclasses.asdict(Estimate.of(values)) for values in ends.T)
     return {"return": earned, "costs": [cost], "total_costs": [cost]}
 
@@ -275,22 +341,29 @@ def train(job: Job, samples: int) -> dict[str, Any]:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     case, seed, book = CASES[job.case], job.seeds[0], Book()
     peer, _, algorithm = job.algorithm.partition("-")
-    began = time.perf_counter()
-    act, config = PEERS[peer](case, algorithm, seed, samples or case.samples, book)
-    seconds = time.perf_counter() - began
-    curve, limits = book.curve(), np.asarray(case.limits)
-    found = played(case, act, seed, mode=False) | {
-        "mode": played(case, act, seed, mode=True),
-        "samples": book.samples,
-        "best_epoch": transfer.best_epoch(curve, limits, (transfer.WITHIN - 1.0) * limits),
-        "curve": transfer.thinned(curve),
-        "seconds": round(seconds, 1),
+    limits, config = np.asarray(case.limits), {}
+    made = {
         "device": f"cpu, torch {torch.__version__}",
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "commit": _commit(),
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    began = time.perf_counter()
+    try:
+        act, config = PEERS[peer](case, algorithm, seed, samples or case.samples, book)
+        seconds = time.perf_counter() - began
+        curve = book.curve()
+        found = played(case, act, seed, mode=False) | {
+            "mode": played(case, act, seed, mode=True, episodes=MODE_EPISODES),
+            "samples": book.samples,
+            "best_epoch": transfer.best_epoch(curve, limits, (transfer.WITHIN - 1.0) * limits),
+            "curve": transfer.thinned(curve),
+            "seconds": round(seconds, 1),
+        }
+    except BROKEN as failure:
+        traceback.print_exc()
+        found = {"failed": f"{type(failure).__name__}: {failure}", "samples": book.samples}
+    found |= made | {"finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
     posed = {"limits": list(limits), "cost_names": ["cost"], "cost_discount": 1.0, "horizon": case.horizon}
     return {"posed": posed, "config": config, "seeds": {str(seed): found}}
 
