@@ -6,8 +6,8 @@
 The problem has HalfCheetah's shape: 17 numbers seen, 6 done. Networks are 256 × 256 with ReLU, minibatches 256. Both
 learn from a filled buffer without an environment. Theirs has two critics; ours has two of the reward and as many of
 the cost as `--costs` says, so that its step is so much more work. Several learners share their kernels (`--learners`).
-One JSON line for each figure: the median and the best of several repetitions after compilation. Nothing else may use the
-cores. Threads of theirs wait as PyTorch has them wait, by spinning: told not to, they do less than half as many steps.
+One JSON line for each figure: the median and the best of several repetitions after compilation. Nothing else may use
+the cores. Threads of theirs wait as PyTorch has them wait, by spinning: told not to, they are half as fast.
 """
 
 import argparse
