@@ -293,7 +293,7 @@ def add(job: Job, found: dict[str, Any], out: Path, changes: dict[str, Any] | No
         "problem": job.case,
         "algorithm": job.algorithm,
         "held_out": case.held_out,
-        "command": transfer_problems.command(case, job.algorithm, changes),
+        "command": command_of(job, changes),
         **found,
         "seeds": dict(sorted(seeds.items(), key=lambda item: int(item[0]))),
     }
@@ -301,6 +301,13 @@ def add(job: Job, found: dict[str, Any], out: Path, changes: dict[str, Any] | No
     beside = path.with_suffix(".part")
     beside.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     beside.replace(path)
+
+
+def command_of(job: Job, changes: dict[str, Any] | None = None) -> str:
+    """What one types for a job's seeds: the library's own command or, for peers, that of the benchmark."""
+    if job.kind == "peers":
+        return f"python -m benchmarks.peers_transfer --only '{job.case}/{job.algorithm}'"
+    return transfer_problems.command(CASES[job.case], job.algorithm, changes)
 
 
 def work(job: Job, changes: dict[str, Any], result: Path) -> None:

@@ -245,6 +245,37 @@ def test_a_peers_environment_has_the_costs_of_the_case_and_books_every_episode()
             assert (reward, cost) == pytest.approx((plain[0] * units[0], plain[1] * units[1]), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["point-gather", "navigation"])
+def test_the_environment_that_peers_step_is_the_native_one(name):
+    """Over the same actions, more than one episode of them; two programs round differently in the last digit."""
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from benchmarks import peers_transfer
+
+    from apdo.envs.native import NativeEnv
+
+    ours, theirs = NativeEnv(name), peers_transfer.native(name)
+    draw, over, seeds = np.random.default_rng(0), True, [5, None, None]  # then on in the same random stream
+    while seeds:
+        if over:
+            seed = seeds.pop(0)
+            np.testing.assert_allclose(theirs.reset(seed=seed)[0], ours.reset(seed=seed)[0], rtol=1e-5, atol=1e-6)
+        action = draw.uniform(-1.0, 1.0, ours.task.action_size).astype(np.float32)
+        expected, found = ours.step(action), theirs.step(action)
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+        assert found[1] == pytest.approx(expected[1], rel=1e-4, abs=1e-5)
+        assert found[2:4] == expected[2:4]
+        assert found[4]["cost"] == pytest.approx(expected[4]["cost"])
+        over = expected[2] or expected[3]
+
+
+def test_a_file_of_results_names_a_command_that_there_is():
+    given = {"case": "navigation", "seeds": (0,)}
+    study = transfer.command_of(Job("study", algorithm="cpo", **given))
+    peers = transfer.command_of(Job("peers", algorithm="fsrl-cpo", **given))
+    assert study == "apdo train cpo navigation --limit 3"
+    assert peers == "python -m benchmarks.peers_transfer --only 'navigation/fsrl-cpo'"
+
+
 def test_a_peers_curve_is_the_mean_of_the_episodes_that_ended_in_each_chunk():
     pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
     from benchmarks import peers_transfer
