@@ -12,6 +12,7 @@ import apdo as library
 from apdo import loop
 from apdo.algorithms import sac_lag
 from apdo.core import dual
+from apdo.experiment import settings
 from apdo.tasks.tabular import TwoState
 from problems import Reach, advance_of, run, training_of
 
@@ -116,3 +117,14 @@ def test_on_two_states_the_multiplier_comes_near_the_exact_price():
     multiplier, cost = (np.asarray([row[name][0, 0] for row in history[40:]]) for name in ("multiplier", "cost"))
     assert multiplier.mean() == pytest.approx(optimum.multipliers[0], rel=0.25)
     assert cost.mean() == pytest.approx(task.limits[0], rel=0.1)
+
+
+def test_multipliers_are_slower_than_the_critics_of_long_episodes_come_to_rest():
+    def rate(environment, **given):
+        return settings.specify("sac-lag", environment, given).algorithm_config.learner.dual_rate
+
+    learner = sac_lag.ONLINE
+    short, long = rate("point-gather"), rate("point-goal-1")
+    assert short == pytest.approx(0.3 * learner.target_rate / 15)
+    assert long == pytest.approx(0.3 * learner.target_rate / 100)
+    assert rate("point-goal-1", **{"learner.dual_rate": 0.5}) == 0.5

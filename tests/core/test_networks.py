@@ -142,3 +142,40 @@ def test_rebasing_by_nothing_changes_no_bit():
     same = networks.rebase(network, jnp.ones(3), jnp.zeros(3))
     for ours, theirs in zip(jax.tree.leaves(same), jax.tree.leaves(network), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def normalised_network(rng, sizes, count=()):
+    own = random_network(rng, sizes, count)
+    return networks.MLP(own.weights, own.biases, "normalised-relu")
+
+
+def test_a_normalised_layer_hands_on_what_has_mean_0_and_deviation_1_before_the_relu():
+    network = normalised_network(np.random.default_rng(0), [3, 50, 2])
+    x = jnp.asarray([0.3, -2.0, 5.0])
+    sums = np.asarray(x, dtype=np.float64) @ np.asarray(network.weights[0]) + np.asarray(network.biases[0])
+    standard = (sums - sums.mean()) / sums.std()
+    expected = np.maximum(standard, 0.0) @ np.asarray(network.weights[1]) + np.asarray(network.biases[1])
+    np.testing.assert_allclose(network(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_far_from_all_inputs_a_normalised_network_says_no_more_than_its_last_layer_can():
+    rng = np.random.default_rng(1)
+    network = normalised_network(rng, [4, 30, 30, 1])
+    plain = networks.MLP(network.weights, network.biases, "relu")
+    far = jnp.asarray(1e4 * rng.normal(size=(100, 4)), dtype=jnp.float32)
+    # A layer of n entries of deviation 1 has the length √n.
+    most = np.sqrt(30) * np.linalg.norm(network.weights[-1]) + np.abs(network.biases[-1])
+    assert np.all(np.abs(jax.vmap(network)(far)[:, 0]) <= most)
+    assert np.median(np.abs(jax.vmap(plain)(far)[:, 0])) > 100.0 * most
+
+
+def test_normalised_stacks_and_rebased_ones_are_the_same_functions():
+    rng = np.random.default_rng(2)
+    stack, x = normalised_network(rng, [5, 20, 20, 1], (3,)), jnp.asarray(rng.normal(size=(40, 5)), dtype=jnp.float32)
+    np.testing.assert_allclose(networks.one_by_one(stack, x), networks.all_at_once(stack, x), rtol=1e-4, atol=1e-4)
+    scale, shift = jnp.asarray([2.0, 0.5, 3.0]), jnp.asarray([1.0, -1.0, 0.3])
+    moved = networks.rebase(stack, scale, shift)
+    before = x.at[:, :3].set(x[:, :3] * scale[None] + shift[None])
+    np.testing.assert_allclose(
+        networks.all_at_once(moved, x), networks.all_at_once(stack, before), rtol=1e-4, atol=1e-4
+    )

@@ -35,7 +35,7 @@ from apdo.errors import InvalidInput
 from apdo.off_policy import sac
 from apdo.off_policy.units import empty_buffer, view
 from apdo.options import LARGEST_WHOLE, OURS, one_of, option
-from apdo.problem import Problem
+from apdo.problem import Asked, Problem
 
 memory = on_policy.memory
 batches = (2, 2_000, 20_000)
@@ -45,7 +45,7 @@ ONLINE = sac.Learner(
     critic_hidden=(256, 256),
     actor_hidden=(256, 256),
     activation="relu",
-    critic_activation="relu",
+    critic_activation="normalised-relu",
     critic_rate=1e-3,
     actor_rate=3e-4,
     target_rate=0.005,
@@ -56,6 +56,10 @@ ONLINE = sac.Learner(
     last_rate=1.0,
 )
 """The learner on a buffer that grows with what its own actor does."""
+_PACE = 0.3
+"""The speed of the multipliers, in parts of that at which critics come to rest."""
+_LONGEST = 100
+"""Steps over which a value is learned, at most: the horizon of the usual discount."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +98,16 @@ class State(eqx.Module):
     """b: what the critics miss of the actor's costs."""
     dial: dial.Dial | None
     statistics: Statistics | None
+
+
+def suited(asked: Asked) -> dict[str, float]:
+    """A rate of the multipliers that suits the length of episodes, where none is given.
+
+    A value is learned step by step from the end of its horizon, in some T / τ iterations. Multipliers that grow faster
+    than that charge an actor for costs that its critics cannot see yet; all that it can learn from them is to do
+    nothing.
+    """
+    return {"learner.dual_rate": _PACE * ONLINE.target_rate / min(asked.horizon, _LONGEST)}
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:

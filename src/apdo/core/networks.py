@@ -30,7 +30,12 @@ _LEAST_PLACES = 3
 
 
 class MLP(eqx.Module):
-    """Affine layers with tanh, or what `activation` says, between them and a linear output."""
+    """Affine layers with tanh, or what `activation` says, between them and a linear output.
+
+    `normalised-relu` is layer normalisation (Ba et al. 2016) without parameters of its own, then ReLU: however far
+    inputs lie from all that were learned from, what a layer hands on has the same size, so that the output grows no
+    further.
+    """
 
     weights: tuple[Float[Array, "..."], ...]
     biases: tuple[Float[Array, "..."], ...]
@@ -44,7 +49,13 @@ class MLP(eqx.Module):
 
     def between(self, x: Float[Array, "*batch J"]) -> Float[Array, "*batch J"]:
         """What stands between two layers."""
-        return jax.nn.relu(x) if self.activation == "relu" else jnp.tanh(x)
+        match self.activation:
+            case "relu":
+                return jax.nn.relu(x)
+            case "normalised-relu":
+                return jax.nn.relu(jax.nn.standardize(x, axis=-1))
+            case _:
+                return jnp.tanh(x)
 
 
 def bounded(output: Float[Array, "*batch J"], bound: float) -> Float[Array, "*batch J"]:

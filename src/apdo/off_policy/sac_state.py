@@ -29,7 +29,12 @@ class Learner:
     critic_hidden: tuple[int, ...] = option((64, 64), "hidden layers of each critic", OURS, above=0, most=10**5)
     actor_hidden: tuple[int, ...] = option((64, 32), "hidden layers of the actor", OURS, above=0, most=10**5)
     activation: str = option("tanh", "what stands between the actor's layers", OURS, choices=one_of("relu", "tanh"))
-    critic_activation: str = option("tanh", "and between the critics'", OURS, choices=one_of("relu", "tanh"))
+    critic_activation: str = option(
+        "tanh",
+        "and between the critics'; normalised-relu is layer normalisation, then ReLU",
+        OURS,
+        choices=one_of("relu", "normalised-relu", "tanh"),
+    )
     critic_rate: float = option(2e-3, "Adam's learning rate for the critics", OURS, above=0.0)
     actor_rate: float = option(6e-4, "Adam's learning rate for the actor", OURS, above=0.0)
     temperature_rate: float = option(1e-3, "Adam's learning rate for log α", OURS, above=0.0)
