@@ -341,7 +341,7 @@ def _watched(process: subprocess.Popen[str], over: threading.Event) -> str:
             return process.communicate(timeout=1.0)[1]
         except subprocess.TimeoutExpired:
             if over.is_set() and not asked:
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # not SIGINT, which a process that a script has put behind itself ignores
                 asked = True
 
 
@@ -423,12 +423,15 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: list[str] | None = None) -> None:
+    from apdo.experiment import records
     from benchmarks import safety_report
 
     given, well = arguments(words), True
     if given.file:
         file_all(given)
     elif not given.table:
+        if "commit" in provenance.missing({"commit": records.commit()}):
+            sys.exit("the source tree has changes that are not committed: nothing of its runs could be filed")
         signal.signal(signal.SIGTERM, _stop)
         try:
             well = run_all(wanted(given), given)

@@ -165,7 +165,7 @@ def test_after_the_time_no_run_begins_and_one_under_way_is_asked_once_to_stop(tm
     child = (
         "import signal, sys, time, pathlib\n"
         "count = []\n"
-        "signal.signal(signal.SIGINT, lambda *_: count.append(1))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: count.append(1))\n"
         f"pathlib.Path({str(ready)!r}).touch()\n"
         "while not count: time.sleep(0.01)\n"
         "time.sleep(1.5)\n"

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import published, safety, safety_report
 from benchmarks.safety import Job
 
-from apdo.experiment import settings
+from apdo.experiment import records, settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -129,3 +129,11 @@ def test_the_command_line_names_algorithms_that_it_does_not_know():
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert "unknown: ddd; known: trpo" in done.stderr
+
+
+def test_nothing_is_trained_from_a_tree_with_changes(monkeypatch, tmp_path):
+    """Days later it could not be filed."""
+    monkeypatch.setattr(records, "commit", lambda: "c" * 40 + "-dirty")
+    with pytest.raises(SystemExit, match="not committed"):
+        safety.main(["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    assert list(tmp_path.iterdir()) == []
