@@ -73,13 +73,14 @@ def row(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str
 
 
 def duration(task: str, seeds: dict[str, dict[str, Any]]) -> str:
-    """How long a seed took in the median, of those that came to the end, and on what."""
+    """How long the quickest and the slowest seed took, of those that came to the end, and on what."""
     whole = [seed for seed in seeds.values() if seed["samples"] >= TASKS[task].samples]
     if not whole:
         return NOTHING
-    minutes = float(np.median([seed["seconds"] for seed in whole])) / 60
+    minutes = sorted(seed["seconds"] / 60 for seed in whole)
+    ends = dict.fromkeys(f"{time:.{0 if time >= 10 else 1}f}" for time in (minutes[0], minutes[-1]))
     places = dict.fromkeys(_place(seed) for seed in whole)
-    return f"{minutes:.{0 if minutes >= 10 else 1}f} min, {' or '.join(places)}"
+    return f"{' to '.join(ends)} min, {' or '.join(places)}"
 
 
 def _place(seed: dict[str, Any]) -> str:
