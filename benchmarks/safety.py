@@ -1,290 +1,444 @@
-"""APDO, PDO, CPO and TRPO on two tasks of Safety-Gymnasium, next to what OmniSafe published.
+"""The field's benchmark at full length: eight of Safety-Gymnasium's tasks, as this library has them, beside OmniSafe.
 
-    make benchmarks-safety                               all of it, then the tables and figures of docs/benchmarks.md
-    python -m benchmarks.safety --tasks halfcheetah --algorithms cpo,trpo --seeds 0,1 --steps 1000000 --jobs 2
-    python -m benchmarks.safety --table                  the document alone, from what is there
+    make benchmarks-safety                                         all of it, then what docs/benchmarks.md shows
+    python -m benchmarks.safety --only 'hopper.*/(pdo|cpo)'        a part: TASK/ALGORITHM as a pattern
+    python -m benchmarks.safety --algorithms focops,cup --jobs 2   other algorithms, two runs at a time
+    python -m benchmarks.safety --seeds 0,1 --seconds 3000         some of the seeds, as far as they come in that time
+    python -m benchmarks.safety --file                             file runs that were made by hand, train nothing
+    python -m benchmarks.safety --table                            tables and pictures alone, from what was filed
 
-A run's curves go to results/benchmarks, one small JSON file for each task, algorithm and seed. What is there is not run
-again, unless more steps are asked for; a run that was interrupted goes on from its folder in runs/benchmarks. To train,
-Python 3.11 and Safety-Gymnasium are needed (docs/environments.md); to draw, they are not.
+Every run is a process of its own, with the library's defaults and one batch for all:
+
+    apdo train ALGORITHM TASK --samples N --batch 20000 --seed S --out runs/benchmarks/TASK-ALGORITHM-S --resume --quiet
+
+A run that was stopped goes on, here or by hand, on whatever machine its folder is. Results go to results/benchmarks,
+one JSON file for each task and algorithm; seeds that are there at full length are not run again unless --again.
 """
 
 import argparse
 import concurrent.futures
 import dataclasses
-import hashlib
 import json
 import os
+import queue
+import re
+import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import document, provenance
+from apdo.algorithms import ALGORITHMS
+from benchmarks import provenance
 
 RESULTS, RUNS = Path("results/benchmarks"), Path("runs/benchmarks")
-DOCUMENT = Path("docs/benchmarks.md")
 LIMIT = 25.0
 BATCH = 20_000
-LAST = 5
-"""Epochs at the end of a run whose mean the table gives: 100 episodes for each seed."""
+"""OmniSafe's."""
+FULL, EARLY = 10_000_000, 1_000_000
+"""Samples of a whole run, and those after which a first result is told."""
+LAST = 0.05
+"""The share of the samples, the last ones, that a result is the mean of."""
+POINTS = 100
+"""Points of a stored curve, at most."""
+METRICS = ("return", "cost", "multiplier")
+DEFAULT = ("trpo", "pdo", "ppo-lag", "cpo", "apdo")
+"""The algorithms that are run unless others are named."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task, how long it is trained, and what OmniSafe reports of it."""
+    """How long a task is trained, and with which seeds."""
 
-    title: str
-    environment: str
-    steps: int
-    seeds: tuple[int, ...]
-    published: dict[str, str]
-    """Algorithm ↦ OmniSafe's return and cost after ten million steps."""
+    samples: int = FULL
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 TASKS = {
-    "halfcheetah": Task(
-        title="HalfCheetah under a speed limit",
-        environment="SafetyHalfCheetahVelocity-v1",
-        steps=1_000_000,
-        seeds=(0, 1),
-        published={
-            "trpo": "6490.76 / 734.26 (TRPO)",
-            "pdo": "2884.68 ± 77.47 / 9.04 ± 11.83 (TRPOLag)",
-            "cpo": "2786.48 ± 173.45 / 4.70 ± 6.72 (CPO)",
-        },
-    ),
-    "pointgoal": Task(
-        title="Point robot, goal and hazards",
-        environment="SafetyPointGoal1-v0",
-        steps=400_000,
-        seeds=(0, 1),
-        published={
-            "trpo": "27.20 / 45.88 (TRPO)",
-            "pdo": "18.51 ± 3.83 / 22.98 ± 8.45 (TRPOLag)",
-            "cpo": "20.46 ± 1.38 / 28.84 ± 7.76 (CPO)",
-        },
-    ),
+    "point-goal-1": Task(),
+    "point-circle-1": Task(),
+    "halfcheetah-velocity": Task(),
+    "ant-velocity": Task(seeds=(0, 1, 2)),
+    "hopper-velocity": Task(),
+    "walker2d-velocity": Task(),
+    "humanoid-velocity": Task(samples=3_000_000, seeds=(0, 1, 2)),
+    "swimmer-velocity": Task(),
 }
-RUN: dict[str, Any] = {
-    "limits": (LIMIT,),
-    "constrain": "total",
-    "batch": BATCH,
-    "environments": 20,
-    "normalise": True,
-    "policy.hidden": (64, 64),
-    "policy.log_std": -0.5,
-    "critic.hidden": (64, 64),
-    "critic.passes": 10,
-    "critic.minibatches": 100,
-    "checkpoint_every": 10,
-    "keep": 1,
-}
-"""OmniSafe's networks, batch, normalisation, limit and passes over the batch."""
-TRUST_REGION = {"radius": 0.01, "iterations": 15, "damping": 0.1, "fraction": 1.0}
-"""OmniSafe's."""
-PRIMAL = {f"primal.{name}": value for name, value in TRUST_REGION.items()}
-SEARCH = {f"search.{name}": value for name, value in TRUST_REGION.items()}
-ALGORITHMS = {"apdo": "APDO", "pdo": "PDO", "cpo": "CPO", "trpo": "TRPO (no limit)"}
 
 
-def options_of(algorithm: str) -> dict[str, Any]:
-    """What a run is given besides its length and seed; what moves the multipliers is the library's own."""
-    if algorithm == "cpo":
-        return RUN | SEARCH
-    if algorithm == "apdo":
-        return RUN | PRIMAL | {"off_policy.learner.actor_hidden": RUN["policy.hidden"]}
-    return RUN | PRIMAL
+class Refused(Exception):
+    """A run folder that is not filed, and why."""
 
 
-def path_of(task: str, algorithm: str, seed: int, out: Path) -> Path:
-    return out / f"{task}-{algorithm}-{seed}.json"
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run: a process and a folder."""
+
+    task: str
+    algorithm: str
+    seed: int
+    samples: int
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return f"{self.task}-{self.algorithm}-{self.seed}"
+
+    def words(self, runs: Path = RUNS) -> list[str]:
+        """The command that makes it, or goes on with it."""
+        told = {"samples": self.samples, "batch": BATCH, "seed": self.seed, "out": runs / self.name}
+        given = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+        return ["apdo", "train", self.algorithm, self.task, *given, "--resume", "--quiet"]
+
+    def __str__(self) -> str:
+        return f"{self.task}/{self.algorithm}, seed {self.seed}"
 
 
-def steps_there(path: Path) -> int:
-    return json.loads(path.read_text())["steps"] if path.exists() else 0
+# What a run folder says.
 
 
-def train(task: str, algorithm: str, seed: int, steps: int, out: Path) -> None:
-    """One run, as far as it is not there, and its curves."""
-    import apdo
+def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any]:
+    """What is filed of one run: its means, its thinned curve, and where it comes from by its own words.
 
-    case = TASKS[task]
-    changes = {name.replace(".", "__"): value for name, value in options_of(algorithm).items()}
-    # By the options too: a run with others does not go on from this one.
-    mark = hashlib.sha256(json.dumps([changes, steps], sort_keys=True).encode()).hexdigest()[:8]
-    folder = RUNS / f"{task}-{algorithm}-{seed}-{mark}"
-    epochs = max(1, round(steps / BATCH))
-    began = time.perf_counter()
-    result = apdo.train(
-        algorithm, case.environment, out=folder, seed=seed, epochs=epochs, quiet=True, resume=True, **changes
-    )
-    description = json.loads((folder / "run.json").read_text())
-    found = {
-        "task": case.environment,
-        "algorithm": algorithm,
-        "seed": seed,
-        "steps": epochs * BATCH,
-        "batch": BATCH,
-        "return": rounded(result.metrics["return"][0]),
-        "cost": rounded(result.metrics["undiscounted_cost"][0, :, 0]),
-        "multiplier": rounded(result.metrics["multiplier"][0, :, 0]) if algorithm != "trpo" else None,
-        "adjusted": adjusted(folder),
-        "options": {name: value for name, value in changes.items() if name not in ("checkpoint_every", "keep")},
-        "versions": description["versions"],
-        "seconds": round(time.perf_counter() - began),
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    path_of(task, algorithm, seed, out).write_text(json.dumps(provenance.stamped(found)) + "\n", encoding="utf-8")
-
-
-def rounded(values: np.ndarray) -> list[float]:
-    return [float(f"{value:.5g}") for value in values]
-
-
-def adjusted(folder: Path) -> float | None:
-    """λ^OFF, where there was one."""
+    A run that has failed is filed as such. One that somebody is at work on, or that was killed, is refused: it has not
+    said yet when it ended.
+    """
+    from apdo.errors import InvalidInput
     from apdo.report import runs
 
-    jumps = runs.read(folder).metrics.get("adjusted_multiplier")
-    if jumps is None:
-        return None
-    seen = jumps[~np.isnan(jumps)]
-    return float(f"{seen[0]:.5g}") if len(seen) else None
-
-
-def train_apart(task: str, algorithm: str, seed: int, steps: int, out: Path) -> bool:
-    """One run in a process of its own; whether it came to its end."""
-    began = time.perf_counter()
-    words = ["--job", task, algorithm, str(seed), str(steps), "--out", str(out)]
-    done = subprocess.run([sys.executable, "-m", "benchmarks.safety", *words], capture_output=True, text=True)
-    outcome = "done" if done.returncode == 0 else "FAILED: " + done.stderr.strip().splitlines()[-1]
-    print(f"{task} {algorithm} seed {seed}: {outcome} in {time.perf_counter() - began:.0f} s", flush=True)
-    return done.returncode == 0
-
-
-def gather(task: str, out: Path) -> dict[str, list[dict[str, Any]]]:
-    """The curves of a task by algorithm; of those, the seeds that went furthest."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for algorithm in ALGORITHMS:
-        there = [json.loads(path.read_text()) for path in sorted(out.glob(f"{task}-{algorithm}-*.json"))]
-        furthest = max((one["steps"] for one in there), default=0)
-        if there:
-            found[algorithm] = [one for one in there if one["steps"] == furthest]
+    try:
+        run = runs.read(folder)
+    except InvalidInput as error:
+        raise Refused(str(error)) from error
+    told = run.description
+    _check(job, told)
+    if told.get("status") not in ("finished", "interrupted", "stopped", "failed"):
+        raise Refused(f"it is not over: {run.samples[-1]:,} of {job.samples:,} samples")
+    curve = _curve(run.metrics, run.samples)
+    marks = sorted({EARLY, TASKS[job.task].samples})
+    found = {
+        "samples": int(run.samples[-1]),
+        "status": told["status"],
+        **({"failed": told.get("error", "no word")} if told["status"] == "failed" else {}),
+        "ends": {str(mark): ending(curve, mark) for mark in marks if mark <= run.samples[-1]},
+        "seconds": round(max(float(told["seconds"]), float(run.metrics["seconds"].sum()))),
+        "cores": cores or _cores_noted(folder),
+        "differs": differing(job, told["config"]),
+        **_provenance(job, told),
+        "curve": thinned(curve),
+    }
+    if lacking := provenance.missing(found):
+        raise Refused(f"it does not say where it comes from: {', '.join(lacking)} (a tree with changes has no commit)")
     return found
 
 
-def table(task: str, out: Path) -> str:
-    lines = [
-        "| algorithm | steps | seeds | return | cost (limit 25) | OmniSafe at 10,000,000 steps: return / cost |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for algorithm, runs in gather(task, out).items():
-        ends = {name: [float(np.mean(run[name][-LAST:])) for run in runs] for name in ("return", "cost")}
-        published = TASKS[task].published.get(algorithm, "not in OmniSafe")
-        lines.append(
-            f"| {ALGORITHMS[algorithm]} | {runs[0]['steps']:,} | {len(runs)} | {spread(ends['return'])} | "
-            f"{spread(ends['cost'])} | {published} |"
-        )
-    return "\n".join(lines)
+def _check(job: Job, told: dict[str, Any]) -> None:
+    """Refuse a folder whose run is not what its name says."""
+    wanted = {
+        "algorithm": job.algorithm,
+        "environment": job.task,
+        "seeds": [job.seed],
+        "batch": BATCH,
+        "limits": [LIMIT],
+        "cost_discount": 1.0,
+        "samples": job.samples,
+    }
+    there = told["problem"] | told | {"samples": told["config"]["settings"]["samples"]}
+    if wrong := [f"{name} {there.get(name)}, not {value}" for name, value in wanted.items() if there[name] != value]:
+        raise Refused("it is another run: " + "; ".join(wrong))
 
 
-def spread(values: list[float]) -> str:
-    """The mean, and the range over the seeds."""
-    mean = np.mean(values)
-    places = 0 if abs(mean) >= 100 else 1 if abs(mean) >= 10 else 2
-    if len(values) == 1:
-        return f"{mean:.{places}f}"
-    return f"{mean:.{places}f} ({min(values):.{places}f} to {max(values):.{places}f})"
+def _provenance(job: Job, told: dict[str, Any]) -> dict[str, Any]:
+    """Where a run comes from; on several devices if it went on elsewhere."""
+    devices = [told["device"], *(one["device"] for one in told.get("resumed", []))]
+    return {
+        "commit": told["commit"],
+        "command": shlex.join(job.words()),
+        "device": ", then ".join(dict.fromkeys(devices)),
+        "versions": told["versions"],
+        "date": told["finished"],
+    }
 
 
-def draw(task: str, out: Path, suffix: str = ".svg") -> None:
-    """Return, cost and multiplier by steps; every seed as a line, their mean as a thick one."""
-    import matplotlib
-    from matplotlib.figure import Figure
+def differing(job: Job, config: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run that its command would not give now; none, unless defaults have changed since."""
+    from apdo.experiment import settings
 
-    from apdo.report import plot
-
-    with matplotlib.rc_context(plot.LOOK):
-        figure = Figure(figsize=(11, 3.6), layout="constrained")
-        panels = figure.subplots(1, 3)
-        found = gather(task, out)
-        highest = max(max(run["cost"]) for runs in found.values() for run in runs)
-        colours = dict(zip(ALGORITHMS, plot.COLOURS, strict=False))
-        for algorithm, runs in found.items():
-            for panel, name in zip(panels, ("return", "cost", "multiplier"), strict=True):
-                curves = [run[name] for run in runs if run[name] is not None]
-                if not curves:
-                    continue
-                x = runs[0]["batch"] * np.arange(1, len(curves[0]) + 1) / 1e6
-                for curve in curves:
-                    panel.plot(x, curve, color=colours[algorithm], alpha=0.3, linewidth=0.8)
-                panel.plot(
-                    x, np.mean(curves, axis=0), color=colours[algorithm], linewidth=1.8, label=ALGORITHMS[algorithm]
-                )
-        panels[1].axhline(LIMIT, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
-        panels[1].set_yscale("symlog", linthresh=50)
-        panels[1].set_yticks([0, 10, 25, 50, 100, 200, 400, 800], ["0", "10", "25", "50", "100", "200", "400", "800"])
-        panels[1].minorticks_off()
-        panels[1].set_ylim(0, 1.15 * max(60.0, highest))
-        for panel, title in zip(panels, ("return per episode", "cost per episode", "multiplier"), strict=True):
-            panel.set_title(title, loc="left", fontweight="bold")
-            panel.set_xlabel("million steps")
-        panels[0].legend(frameon=False)
-        figure.suptitle(f"{TASKS[task].environment}, limit 25 in an episode", x=0.01, ha="left")
-        plot.write(figure, out / f"{task}{suffix}")
+    given = {"samples": job.samples, "batch": BATCH, "seed": job.seed}
+    now = json.loads(json.dumps(settings.specify(job.algorithm, job.task, given).describe()))
+    parts = ("settings", "algorithm_config", "environment_config")
+    ours, theirs = ({name: value for part in parts for name, value in one[part].items()} for one in (now, config))
+    names = sorted((ours.keys() | theirs.keys()) - set(settings.BOOKKEEPING))
+    return {name: theirs.get(name) for name in names if ours.get(name) != theirs.get(name)}
 
 
-def write_document(out: Path, target: Path = DOCUMENT) -> None:
-    """Figures, and the tables into the document between their marks."""
-    measured = [task for task in TASKS if gather(task, out)]
-    for task in measured:
-        draw(task, out)
-    document.fill(target, {task: table(task, out) for task in measured})
+def _curve(metrics: dict[str, np.ndarray], samples: np.ndarray) -> dict[str, np.ndarray]:
+    """Return, plain total cost and multiplier of each epoch, as far as there are any, and the samples at its end."""
+    told = {"return": "return", "cost": "undiscounted_cost", "multiplier": "multiplier"}
+    there = {name: metrics[key].reshape(len(samples)) for name, key in told.items() if key in metrics}
+    return {"samples": np.asarray(samples), **there}
 
 
-def main() -> None:
+def ending(curve: dict[str, np.ndarray], samples: int) -> dict[str, float | None]:
+    """The means over the batches that ended in the last twentieth of this many samples; of the last one, at least."""
+    at = curve["samples"]
+    last = (at > (1.0 - LAST) * samples) & (at <= samples)
+    if not last.any():
+        last = at == at[at <= samples].max()
+    return {name: _mean(curve[name][last]) for name in METRICS if name in curve}
+
+
+def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
+    """At most `POINTS` points, each the mean over a stretch of epochs and placed at its end."""
+    stretches = np.array_split(np.arange(len(curve["samples"])), min(POINTS, len(curve["samples"])))
+    told: dict[str, list[Any]] = {"samples": [int(curve["samples"][stretch[-1]]) for stretch in stretches]}
+    for name in METRICS:
+        if name in curve:
+            told[name] = [_mean(curve[name][stretch]) for stretch in stretches]
+    return told
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """To six digits, of the epochs that have a value; None if none has."""
+    known = values[np.isfinite(values)]
+    return float(f"{known.mean():.6g}") if len(known) else None
+
+
+# Files of results.
+
+
+def path_of(task: str, algorithm: str, out: Path = RESULTS) -> Path:
+    """The file of a task and algorithm."""
+    return out / f"{task}-{algorithm}.json"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of results; empty if there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+_FILING = threading.Lock()
+
+
+def add(job: Job, found: dict[str, Any], out: Path) -> None:
+    """Put a seed into the file of its task and algorithm, a line for each."""
+    path = path_of(job.task, job.algorithm, out)
+    with _FILING:
+        seeds = read(path).get("seeds", {}) | {str(job.seed): found}
+        head = {"task": job.task, "algorithm": job.algorithm, "limit": LIMIT, "batch": BATCH}
+        lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+        told = [f"  {json.dumps(seed)}: {json.dumps(seeds[seed])}" for seed in sorted(seeds, key=int)]
+        lines.append(' "seeds": {\n' + ",\n".join(told) + "\n }")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".part")
+        beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        beside.replace(path)
+
+
+def file_all(given: argparse.Namespace) -> None:
+    """File what run folders hold, whoever made them."""
+    from apdo.errors import InvalidInput
+    from apdo.report import runs
+
+    for job in plan(given, list(ALGORITHMS), seeds_in(given.runs)):
+        folder = given.runs / job.name
+        if not folder.exists():
+            continue
+        try:
+            samples = runs.read_description(folder)["config"]["settings"]["samples"]
+            job = dataclasses.replace(job, samples=samples)
+            found = read_seed(job, folder, given.cores)
+        except (Refused, InvalidInput) as error:
+            print(f"{job}: not filed: {error}", flush=True)
+            continue
+        add(job, found, given.out)
+        print(f"{job}: {in_words(found)}", flush=True)
+
+
+def seeds_in(folder: Path) -> tuple[int, ...]:
+    """The seeds of the run folders there."""
+    names = (path.name.rpartition("-")[2] for path in folder.glob("*-*") if path.is_dir())
+    return tuple(sorted({int(name) for name in names if name.isdigit()}))
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """How a run went, for a line of progress."""
+    said = f"{found['status']} after {found['samples']:,} samples and {found['seconds']:,} s"
+    if found["ends"]:
+        mark, last = list(found["ends"].items())[-1]
+        said += f"; {last['return']:.4g} at {last['cost']:.3g} after {int(mark):,}"
+    said += f"; {found['failed']}" if "failed" in found else ""
+    return said + (f"; other options than now: {found['differs']}" if found["differs"] else "")
+
+
+# Runs.
+
+
+def plan(given: argparse.Namespace, algorithms: list[str], seeds: tuple[int, ...] = ()) -> Iterator[Job]:
+    """Everything that was asked for; seeds first, so that a benchmark that was stopped has something of each."""
+    for name, task in TASKS.items():
+        for seed in given.seeds or seeds or task.seeds:
+            for algorithm in given.algorithms or algorithms:
+                if re.fullmatch(given.only, f"{name}/{algorithm}"):
+                    yield Job(name, algorithm, seed, given.samples or task.samples)
+
+
+def wanted(given: argparse.Namespace) -> list[Job]:
+    """What of it is not there at its length."""
+
+    def there(job: Job) -> bool:
+        seed = read(path_of(job.task, job.algorithm, given.out)).get("seeds", {}).get(str(job.seed), {})
+        return seed.get("samples", 0) >= job.samples
+
+    return [job for job in plan(given, list(DEFAULT)) if given.again or not there(job)]
+
+
+def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: threading.Event) -> tuple[bool, str]:
+    """One run in a process of its own that keeps to some cores, until it or the time is over; then it is filed.
+
+    Whether it went well comes with a line that says how it went.
+    """
+    if over.is_set():
+        return True, f"{job}: not begun, the time is over"
+    began, folder = time.monotonic(), given.runs / job.name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _note_cores(folder, len(cores))
+    said = _watched(_started([str(Path(sys.executable).with_name("apdo")), *job.words(given.runs)[1:]], cores), over)
+    try:
+        found = read_seed(job, folder)
+    except Refused as error:
+        if over.is_set():
+            return True, f"{job}: stopped with nothing to file yet: {error}"
+        return False, f"{job}: FAILED: {(said.strip() or str(error)).splitlines()[-1]}"
+    add(job, found, given.out)
+    return "failed" not in found, f"{job}: {in_words(found)}; here for {time.monotonic() - began:,.0f} s"
+
+
+def _started(words: list[str], cores: list[int]) -> subprocess.Popen[str]:
+    """The process, in a group of its own: a Ctrl-C that is meant for this one reaches it once, from here."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(len(cores)))
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | threads
+    process = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, process_group=0
+    )
+    if hasattr(os, "sched_setaffinity"):
+        # Before it has threads, which take over what it has.
+        os.sched_setaffinity(process.pid, cores)
+    return process
+
+
+def _watched(process: subprocess.Popen[str], over: threading.Event) -> str:
+    """What a process said by its end. When the time is over it is asked once to save and to stop."""
+    asked = False
+    while True:
+        try:
+            return process.communicate(timeout=1.0)[1]
+        except subprocess.TimeoutExpired:
+            if over.is_set() and not asked:
+                process.terminate()  # not SIGINT, which a process that a script has put behind itself ignores
+                asked = True
+
+
+def _noted(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".cores")
+
+
+def _note_cores(folder: Path, cores: int) -> None:
+    """Beside the run folder, since it does not say so itself."""
+    _noted(folder).write_text(f"{cores}\n", encoding="utf-8")
+
+
+def _cores_noted(folder: Path) -> int | None:
+    return int(_noted(folder).read_text(encoding="utf-8")) if _noted(folder).exists() else None
+
+
+def run_all(jobs: list[Job], given: argparse.Namespace) -> bool:
+    """Every run, so many at a time, with the cores divided among them; whether all went well."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    share = max(len(cores) // given.jobs, 1)
+    free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for i in range(given.jobs):
+        free.put([cores[(i * share + k) % len(cores)] for k in range(share)])
+    over = threading.Event()
+    clock = threading.Timer(given.seconds, over.set) if given.seconds else threading.Timer(0, lambda: None)
+    clock.daemon = True
+    clock.start()
+
+    def work_somewhere(job: Job) -> tuple[bool, str]:
+        mine = free.get()
+        try:
+            return train_apart(job, given, mine, over)
+        finally:
+            free.put(mine)
+
+    well = True
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        running = [pool.submit(work_somewhere, job) for job in jobs]
+        try:
+            for i, done in enumerate(concurrent.futures.as_completed(running), start=1):
+                fine, line = done.result()
+                well = well and fine
+                print(f"[{i}/{len(jobs)}] {line}", flush=True)
+        finally:
+            over.set()  # after Ctrl-C the runs that are under way save and stop, and no other begins
+    return well
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+
     def names(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
+        found = [word for word in text.split(",") if word]
+        if wrong := [word for word in found if word not in ALGORITHMS]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(wrong)}; known: {', '.join(ALGORITHMS)}")
+        return found
 
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--tasks", type=names, default=list(TASKS), help="of " + ", ".join(TASKS))
-    parser.add_argument("--algorithms", type=names, default=list(ALGORITHMS), help="of " + ", ".join(ALGORITHMS))
-    parser.add_argument("--seeds", type=names, help="with commas; by default as the task says")
-    parser.add_argument("--steps", type=int, help="environment steps of each run; by default as the task says")
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(map(int, text.split(",")))
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=".*", help="TASK/ALGORITHM as a pattern")
+    parser.add_argument("--algorithms", type=names, default=[], help=f"with commas; by default {','.join(DEFAULT)}")
+    parser.add_argument("--seeds", type=numbers, default=(), help="with commas; by default as the task says")
+    parser.add_argument("--samples", type=int, help="instead of the task's own; wants another --runs and --out")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the curves go")
-    parser.add_argument("--table", action="store_true", help="write the document, run nothing")
-    parser.add_argument("--job", nargs=4, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.job:
-        task, algorithm, seed, steps = given.job
-        train(task, algorithm, int(seed), int(steps), given.out)
-        return
-    for chosen, known in ((given.tasks, TASKS), (given.algorithms, ALGORITHMS)):
-        wrong = [name for name in chosen if name not in known]
-        if wrong:
-            parser.error(f"unknown: {', '.join(wrong)}; known: {', '.join(known)}")
-    failed = False
-    if not given.table:
-        # Seeds first, so that an interrupted benchmark has something of every algorithm.
-        wanted = [
-            (task, algorithm, int(seed), given.steps or TASKS[task].steps, given.out)
-            for task in given.tasks
-            for seed in (given.seeds or TASKS[task].seeds)
-            for algorithm in given.algorithms
-        ]
-        wanted = [job for job in wanted if steps_there(path_of(*job[:3], given.out)) < job[3]]
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
-        with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-            done = list(pool.map(lambda job: train_apart(*job), wanted))
-        failed = not all(done)
-    if given.out == RESULTS:
-        write_document(given.out)
-    sys.exit(1 if failed else 0)
+    parser.add_argument("--seconds", type=float, help="after so many, what runs saves and stops, and nothing begins")
+    parser.add_argument("--again", action="store_true", help="also what is filed already; wants another --runs")
+    parser.add_argument("--file", action="store_true", help="file what is in the run folders, run nothing")
+    parser.add_argument("--cores", type=int, help="with --file: how many cores each run had, if it does not say")
+    parser.add_argument("--table", action="store_true", help="write tables and pictures, run nothing")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the run folders are")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> None:
+    from apdo.experiment import records
+    from benchmarks import safety_report
+
+    given, well = arguments(words), True
+    if given.file:
+        file_all(given)
+    elif not given.table:
+        if "commit" in provenance.missing({"commit": records.commit()}):
+            sys.exit("the source tree has changes that are not committed: nothing of its runs could be filed")
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            well = run_all(wanted(given), given)
+        except KeyboardInterrupt:
+            sys.exit("stopped; the same command goes on")
+    safety_report.write(given.out)
+    sys.exit(0 if well else 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,229 @@
+"""Tables and pictures of the benchmark, from the files that `benchmarks.safety` writes.
+
+A result is a mean over seeds, with a 95 % interval by Student's t where there are two or more. A picture's band goes
+from the lowest to the highest seed.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from apdo.algorithms import ALGORITHMS
+from benchmarks import document, published
+from benchmarks.safety import DEFAULT, EARLY, LIMIT, RESULTS, TASKS, path_of, read
+
+DOCUMENT = Path("docs/benchmarks.md")
+SUMMARY = "summary"
+NOT_RUN = "Not run yet."
+NOTHING = "–"
+STYLES: tuple[Any, ...] = ("-", (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)))
+"""Lines of algorithms beyond the number of colours."""
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds and half of its 95 % interval, which is NaN for one seed."""
+
+    mean: float
+    half: float
+    seeds: int
+
+    def __str__(self) -> str:
+        places = 0 if abs(self.mean) >= 100 else 1 if abs(self.mean) >= 10 else 2
+        return f"{self.mean:.{places}f}" + (f" ± {self.half:.{places}f}" if math.isfinite(self.half) else "")
+
+
+def estimate(values: list[float]) -> Estimate:
+    """The mean, and its interval by Student's t."""
+    from scipy import stats
+
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return Estimate(mean, math.nan, count)
+    half = float(stats.t.ppf(0.975, count - 1)) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    return Estimate(mean, half, count)
+
+
+def gather(task: str, out: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Algorithm ↦ seed ↦ what was filed of it."""
+    found = {algorithm: read(path_of(task, algorithm, out)).get("seeds", {}) for algorithm in ALGORITHMS}
+    return {algorithm: seeds for algorithm, seeds in found.items() if seeds}
+
+
+def at(seeds: dict[str, dict[str, Any]], samples: int) -> dict[str, Estimate] | None:
+    """Return and cost of an algorithm after so many samples, of the seeds that came so far; None if none did."""
+    ends = [seed["ends"][str(samples)] for seed in seeds.values() if str(samples) in seed["ends"]]
+    if not ends:
+        return None
+    return {name: estimate([end[name] for end in ends]) for name in ("return", "cost")}
+
+
+def row(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str]:
+    """A line of a task's table."""
+    failed = sum("failed" in seed for seed in seeds.values())
+    cells = [algorithm, f"{len(seeds)}" + (f", {failed} failed" if failed else "")]
+    for samples in (EARLY, TASKS[task].samples):
+        found = at(seeds, samples)
+        fewer = (
+            f" ({found['return'].seeds} of {len(seeds)} seeds)" if found and found["cost"].seeds < len(seeds) else ""
+        )
+        cells += [NOTHING] * 2 if found is None else [f"{found['return']}{fewer}", str(found["cost"])]
+    return [*cells, duration(task, seeds), theirs(task, algorithm)]
+
+
+def duration(task: str, seeds: dict[str, dict[str, Any]]) -> str:
+    """How long the quickest and the slowest seed took, of those that came to the end, and on what."""
+    whole = [seed for seed in seeds.values() if seed["samples"] >= TASKS[task].samples]
+    if not whole:
+        return NOTHING
+    minutes = sorted(seed["seconds"] / 60 for seed in whole)
+    ends = dict.fromkeys(f"{time:.{0 if time >= 10 else 1}f}" for time in (minutes[0], minutes[-1]))
+    places = dict.fromkeys(_place(seed) for seed in whole)
+    return f"{' to '.join(ends)} min, {' or '.join(places)}"
+
+
+def _place(seed: dict[str, Any]) -> str:
+    kind, _, name = seed["device"].partition(": ")
+    if kind != "cpu":
+        return name
+    cores = seed.get("cores")
+    return "CPU" if cores is None else f"{cores} core{'s' * (cores > 1)}"
+
+
+def theirs(task: str, algorithm: str) -> str:
+    """OmniSafe's result with the nearest algorithm; and after how many steps, unless it is ten million."""
+    found = published.counterpart(task, algorithm)
+    if found is None:
+        return NOTHING
+    name, figure, steps = found
+    return f"{figure} ({name}{'' if steps == published.ON_POLICY_STEPS else f', {_short(steps)}'})"
+
+
+def _short(samples: int) -> str:
+    return f"{samples / 1e6:g} M"
+
+
+def table(task: str, out: Path) -> str:
+    """A task's results, or that there are none."""
+    found = gather(task, out)
+    if not found:
+        return NOT_RUN
+    early, full = _short(EARLY), _short(TASKS[task].samples)
+    heading = ["algorithm", "seeds", f"return at {early}", f"cost at {early}", f"return at {full}", f"cost at {full}"]
+    heading += ["time of a seed", f"OmniSafe at {_short(published.ON_POLICY_STEPS)}: return / cost"]
+    told = document.table(heading, *(row(task, algorithm, seeds) for algorithm, seeds in found.items()))
+    changed = [_changed(algorithm, seeds) for algorithm, seeds in found.items()]
+    return "\n\n".join([told, *filter(None, changed)])
+
+
+def _changed(algorithm: str, seeds: dict[str, dict[str, Any]]) -> str:
+    """A sentence on options whose defaults were others when an algorithm was run; empty if there are none."""
+    options = {name: value for seed in seeds.values() for name, value in seed["differs"].items()}
+    told = ", ".join(f"`{name}` {value}" for name, value in options.items())
+    return f"{algorithm} was run with other defaults than today's: {told}." if options else ""
+
+
+def best(task: str, out: Path) -> tuple[str, dict[str, Estimate]] | None:
+    """Of the algorithms whose mean cost at the end is within the limit, the one that earned most; None if none is."""
+    ends = {name: at(seeds, TASKS[task].samples) for name, seeds in gather(task, out).items()}
+    within = {name: end for name, end in ends.items() if end is not None and end["cost"].mean <= LIMIT}
+    if not within:
+        return None
+    name = max(within, key=lambda one: within[one]["return"].mean)
+    return name, within[name]
+
+
+def summary(out: Path) -> str:
+    """Our best within the limit against OmniSafe's, by task."""
+    heading = ["task", "steps", "our best within the limit", "seeds", "return", "cost"]
+    heading += ["OmniSafe's best within it", "its return / cost", "ours of its return"]
+    return document.table(heading, *(_against(task, out) for task in TASKS))
+
+
+def _against(task: str, out: Path) -> list[str]:
+    name, figure, steps = published.best(task)
+    bar = [name if steps == published.ON_POLICY_STEPS else f"{name} ({_short(steps)})", str(figure)]
+    mine, found = best(task, out), gather(task, out)
+    if mine is None:
+        over = any(at(seeds, TASKS[task].samples) for seeds in found.values())
+        said = "none" if over else "not at its end yet" if found else "not run yet"
+        return [task, _short(TASKS[task].samples), said, *[NOTHING] * 3, *bar, NOTHING]
+    algorithm, end = mine
+    share = f"{100 * end['return'].mean / figure.earned:.0f} %"
+    cells = [algorithm, str(end["return"].seeds), str(end["return"]), str(end["cost"])]
+    return [task, _short(TASKS[task].samples), *cells, *bar, share]
+
+
+# Pictures.
+
+
+def furthest(seeds: dict[str, dict[str, Any]]) -> list[dict[str, np.ndarray]]:
+    """The curves of the seeds that went furthest, which have their points at the same samples."""
+    most = max(seed["samples"] for seed in seeds.values())
+    whole = [seed["curve"] for seed in seeds.values() if seed["samples"] == most]
+    return [{name: np.asarray(values, dtype=float) for name, values in curve.items()} for curve in whole]
+
+
+def draw(task: str, out: Path) -> None:
+    """Return and cost by samples: the mean over seeds, a band from the lowest to the highest, the limit as a line."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from apdo.report import plot
+
+    with matplotlib.rc_context(plot.LOOK):
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        panels = figure.subplots(1, 2)
+        order = [*DEFAULT, *(name for name in ALGORITHMS if name not in DEFAULT)]
+        for algorithm, seeds in gather(task, out).items():
+            curves, i = furthest(seeds), order.index(algorithm)
+            colour, style = plot.COLOURS[i % len(plot.COLOURS)], STYLES[i // len(plot.COLOURS) % len(STYLES)]
+            x = curves[0]["samples"] / 1e6
+            for panel, name in zip(panels, ("return", "cost"), strict=True):
+                values = np.array([curve[name] for curve in curves])
+                panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+                panel.plot(x, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.6, label=algorithm)
+        _finish(panels, task)
+        names, labels = panels[0].get_legend_handles_labels()
+        figure.legend(names, labels, loc="outside lower center", ncols=min(len(labels), 9), frameon=False)
+        plot.write(figure, out / f"{task}.svg")
+
+
+def _finish(panels: Any, task: str) -> None:
+    """Axes and words; the cost is linear up to twice the limit, and logarithmic beyond."""
+    earned, cost = panels
+    cost.axhline(LIMIT, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
+    top = max(2.4 * LIMIT, cost.get_ylim()[1])
+    cost.set_yscale("symlog", linthresh=2 * LIMIT)
+    ticks = [tick for tick in (0, 10, 25, 50, 100, 200, 400, 800) if tick <= top]
+    cost.set_yticks(ticks, [str(tick) for tick in ticks])
+    cost.minorticks_off()
+    cost.set_ylim(0, top)
+    for panel, title in ((earned, f"{task}: return of an episode"), (cost, f"cost of an episode (limit {LIMIT:g})")):
+        panel.set_title(title, loc="left", fontweight="bold")
+        panel.set_xlabel("million steps")
+        panel.set_xlim(left=0)
+
+
+# The document.
+
+
+def parts(out: Path) -> dict[str, str]:
+    """What stands between each pair of the document's marks."""
+    told = {SUMMARY: summary(out)}
+    for task in TASKS:
+        picture = f"\n\n![return and cost on {task}](../results/benchmarks/{task}.svg)" if gather(task, out) else ""
+        told[task] = table(task, out) + picture
+    return told
+
+
+def write(out: Path = RESULTS, target: Path = DOCUMENT) -> None:
+    """Pictures, and the tables into the document; those of results that are elsewhere are printed instead."""
+    for task in TASKS:
+        if gather(task, out):
+            draw(task, out)
+    if out == RESULTS:
+        document.fill(target, parts(out))
+    else:
+        print("\n\n".join(parts(out).values()))
