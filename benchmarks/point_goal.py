@@ -1,15 +1,15 @@
 """SafetyPointGoal1 at full length: CPO against its limit, and λ^OFF against the multiplier at which PDO settles.
 
     python -m benchmarks.point_goal                 all of it (an H200 takes some minutes), then the table
-    python -m benchmarks.point_goal --only cpo      a part: cpo, pdo, estimate, bounded
+    python -m benchmarks.point_goal --only cpo      a part: cpo, pdo, estimate, bounded, sac
     python -m benchmarks.point_goal --only pdo --run runs/pdo     the same from a run of the part's command, see below
     python -m benchmarks.point_goal --table         the table alone, from what was measured
 
 Every algorithm has the library's defaults and batches of 20,000, the task's own limit of 25. `estimate` trains PDO for
 2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does; `bounded` does the same with
-cost critics that are held to what costs can add up to. Results go to
-results/point-goal, one JSON file each. A run that was made on the command line, with the same options, can be filed
-too: its folder has the metrics and where they come from.
+cost critics that are held to what costs can add up to, and `sac` with soft actor-critic, whose cost critics are
+cautious besides. Results go to results/point-goal, one JSON file each. A run that was made on the command line, with
+the same options, can be filed too: its folder has the metrics and where they come from.
 """
 
 import argparse
@@ -37,6 +37,7 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 PARTS["bounded"] = ("apdo", PARTS["estimate"][1] | {"off_policy.learner.bounded": True})
+PARTS["sac"] = ("apdo", PARTS["estimate"][1] | {"off_policy.learner": "sac"})
 LAST = 0.05
 """The share of the epochs, the last ones, that a result is the mean of."""
 SETTLED = 0.3
@@ -121,7 +122,7 @@ def table() -> str:
                 f"{cost.mean():.1f} ({cost.min():.1f} to {cost.max():.1f}), {found['samples']:,} samples, "
                 f"{found['seconds']:.0f} s for {len(earned)} seeds on {found['device']}"
             )
-    for part in ("estimate", "bounded"):
+    for part in ("estimate", "bounded", "sac"):
         if part in there and "pdo" in there:
             settled = float(np.mean(there["pdo"]["multiplier"]))
             found = np.asarray(there[part]["estimate"])
