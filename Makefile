@@ -135,7 +135,7 @@ bench-peers: .venv/mujoco
 	-$(MAKE) .venv-omnisafe/ready
 	-$(MAKE) .venv-fsrl/ready
 	-$(MAKE) .venv-sb3-safety/ready
-	$(BIN)/python -m benchmarks.peers_speed
+	$(BIN)/python -m benchmarks.peers_speed --again
 
 # What the off-policy estimate is made of, and how near it comes; docs/dual-estimation.md.
 dual-estimation: .venv/run
@@ -271,4 +271,4 @@ endef
 	$(call peer,tensorboard wandb numba h5py packaging tqdm prettytable pyrallis==0.3.1,fast-safe-rl==0.1.0 tianshou==0.5.0)
 
 .venv-sb3-safety/ready: pyproject.toml
-	$(call peer,pandas cloudpickle,stable-baselines3==2.9.2)
+	$(call peer,pandas cloudpickle,stable-baselines3==2.3.2)

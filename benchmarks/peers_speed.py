@@ -1,7 +1,7 @@
 """Speed next to OmniSafe, FSRL and stable-baselines3: environment steps in a second, collecting and learning.
 
     make bench-peers                                       their environments, then all of this
-    python -m benchmarks.peers_speed                       settings, measurement, tables: some 16 minutes
+    python -m benchmarks.peers_speed                       settings, measurement, tables: a quarter of an hour
     python -m benchmarks.peers_speed --settings            each peer's best vectorisation alone
     python -m benchmarks.peers_speed --measure             the measurement alone, with the settings on file
     python -m benchmarks.peers_speed --table               the tables alone, from the file
@@ -10,10 +10,10 @@ PDO (TRPO-Lagrangian at the peers) and CPO on HalfCheetah-velocity and PointGoal
 The peers step Safety-Gymnasium's tasks, ours the library's own of the same name. Everybody has their own networks,
 batch and numbers of gradient steps: what is compared is what a user gets. Each training is a process that stays
 (`benchmarks.peers_speed_runs`), and they take turns: a turn is one batch or as many as fit into some seconds. The first
-batch of each is not counted. Before that, in trials with smaller batches and TRPO-Lagrangian, each peer is given
-several ways to vectorise, and the best is taken for the measurement. Threads wait as PyTorch has them wait. Nothing
-else may use the cores. A peer that is not there is reported as absent, one that breaks down as failed, and the others
-go on.
+batch of each is not counted (of FSRL, one episode's). Before that, in trials with smaller batches and TRPO-Lagrangian,
+each peer is given several ways to vectorise, and the best is taken for the measurement; a trial that is on file is not
+made again without `--again`. Threads wait as PyTorch has them wait. Nothing else may use the cores. A peer that is not
+there is reported as absent, one that breaks down as failed, and the others go on.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from benchmarks import document, provenance
 
 RESULT = Path("results/speed/peers.json")
 DOCUMENT = Path("docs/performance.md")
+SCRIPT = Path(__file__).with_name("peers_speed_runs.py")
 PYTHONS = {
     "apdo": sys.executable,
     "omnisafe": ".venv-omnisafe/bin/python",
@@ -49,8 +50,10 @@ BATCH = 20_000
 BARS = {"halfcheetah-velocity": 30_000, "point-goal-1": 60_000}
 """Steps per second of PDO on two cores."""
 OMNISAFE_BAR, FASTEST_BAR = 10.0, 3.0
-TURN = 4.0
+TURN = 3.0
 """Seconds that a turn lasts at least."""
+ROUNDS = {"halfcheetah-velocity": 3, "point-goal-1": 2}
+"""Turns of each training; where the peers take half a minute for a batch, one less."""
 PATIENCE = 240.0
 """Seconds that a batch or a start may take."""
 
@@ -66,28 +69,36 @@ def _ways(system: str, kinds: str, counts: tuple[int, ...], threads: tuple[int, 
     ]
 
 
+PARALLEL = {"system": "omnisafe", "vector": "async", "envs": 10, "threads": 1, "parallel": 2}
 TRIED = {
-    "omnisafe": [
-        *_ways("omnisafe", "async", (1, 4, 10), (1,)),
-        *_ways("omnisafe", "async", (20,), (1, 2)),
-        *_ways("omnisafe", "sync", (20,), (1,)),
-        {"system": "omnisafe", "vector": "async", "envs": 10, "threads": 1, "parallel": 2},
-    ],
-    "fsrl": [
-        *_ways("fsrl", "dummy", (4, 20), (2,)),
-        *_ways("fsrl", "shmem", (2, 4, 10), (2,)),
-        *_ways("fsrl", "shmem", (20,), (1, 2)),
-        *_ways("fsrl", "subproc", (4,), (2,)),
-    ],
-    "sb3": [
-        *_ways("sb3", "dummy", (1,), (1,)),
-        *_ways("sb3", "dummy", (4,), (1, 2)),
-        *_ways("sb3", "subproc", (2,), (1,)),
-        *_ways("sb3", "subproc", (4,), (1, 2)),
-    ],
+    "halfcheetah-velocity": {
+        "omnisafe": [
+            *_ways("omnisafe", "async", (1, 4, 10), (1,)),
+            *_ways("omnisafe", "async", (20,), (1, 2)),
+            *_ways("omnisafe", "sync", (20,), (1,)),
+            PARALLEL,
+        ],
+        "fsrl": [
+            *_ways("fsrl", "dummy", (4, 20), (2,)),
+            *_ways("fsrl", "shmem", (2, 4, 10), (2,)),
+            *_ways("fsrl", "shmem", (20,), (1, 2)),
+            *_ways("fsrl", "subproc", (4,), (2,)),
+        ],
+        "sb3": [
+            *_ways("sb3", "dummy", (1,), (1,)),
+            *_ways("sb3", "dummy", (4,), (1, 2)),
+            *_ways("sb3", "subproc", (2, 4), (1,)),
+        ],
+    },
+    "point-goal-1": {
+        "omnisafe": _ways("omnisafe", "async", (1, 4, 10, 20), (1,)),
+        "fsrl": [*_ways("fsrl", "dummy", (4,), (2,)), *_ways("fsrl", "shmem", (4, 10, 20), (2,))],
+        "sb3": [*_ways("sb3", "dummy", (1,), (1,)), *_ways("sb3", "subproc", (2, 4), (1,))],
+    },
 }
 """What is tried of each peer. OmniSafe's copies step in processes of their own; "sync", in its own process, is what
-Safety-Gymnasium offers and OmniSafe has no option for."""
+Safety-Gymnasium offers and OmniSafe has no option for. A step of PointGoal1 takes a millisecond or two, so that one
+process, which leaves a core idle, is not much tried there."""
 ROWS: list[Row] = [
     {"system": "apdo", "algorithm": "pdo", "batch": BATCH},
     {"system": "apdo", "algorithm": "cpo", "batch": BATCH},
@@ -116,11 +127,10 @@ class Training:
         self._listener.bind(address)
         self._listener.listen()
         python = Path(PYTHONS[given["system"]]).absolute()
-        script = Path(__file__).with_name("peers_speed_runs.py")
         path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [str(python), str(script), address, json.dumps(given)],
+                [str(python), str(SCRIPT), address, json.dumps(given)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -219,19 +229,25 @@ def tried(task: str, way: Row) -> Row:
     return way | {"steps_per_second": round(samples / seconds)}
 
 
-def settings() -> Row:
-    """Every trial, by task and peer."""
-    found: Row = {}
+def settings(out: Path, found: Row) -> None:
+    """Every trial that is not on file, by task and peer; each is kept at once."""
     for task in TASKS:
-        found[task] = {}
-        for system, ways in TRIED.items():
+        for system, ways in TRIED[task].items():
             if absent(system):
                 continue
-            found[task][system] = []
+            trials = found["settings"]["trials"].setdefault(task, {}).setdefault(system, [])
             for way in ways:
-                found[task][system].append(tried(task, way))
-                print(task, json.dumps(found[task][system][-1]), flush=True)
-    return found
+                if any(_same(way, trial) for trial in trials):
+                    continue
+                trials.append(tried(task, way) | {"commit": found["commit"]})
+                print(task, json.dumps(trials[-1]), flush=True)
+                write(out, found)
+
+
+def write(out: Path, found: Row) -> None:
+    """Put a result on file."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def best(trials: list[Row]) -> Row | None:
@@ -240,7 +256,7 @@ def best(trials: list[Row]) -> Row | None:
     if not done:
         return None
     fastest = max(done, key=lambda trial: trial["steps_per_second"])
-    return {name: value for name, value in fastest.items() if name != "steps_per_second"}
+    return {name: value for name, value in fastest.items() if name not in ("steps_per_second", "commit")}
 
 
 def measured(task: str, trials: dict[str, list[Row]], rounds: int) -> list[Row]:
@@ -250,7 +266,8 @@ def measured(task: str, trials: dict[str, list[Row]], rounds: int) -> list[Row]:
         trainings = [_set_up(task, row, trials, stack) for row in rows]
         for turn in range(rounds + 1):
             for row, training in zip(rows, trainings, strict=True):
-                if training is not None and "failed" not in row:
+                done = "failed" in row or (turn == 0 and row.get("warm"))
+                if training is not None and not done:
                     _take_turn(row, training, warm_up=turn == 0)
     return [summarised(row) for row in rows]
 
@@ -398,21 +415,28 @@ def settings_table(trials: Row) -> str:
     """What every trial came to."""
     heading = ["peer", "environments", *TASKS]
     cells = []
-    for system, ways in TRIED.items():
-        for way in ways:
+    for system in TRIED[TASKS[0]]:
+        known: list[Row] = []
+        for way in (way for task in TASKS for way in TRIED[task][system] if way not in known):
+            known.append(way)
             found = [_trial_cell(trials.get(task, {}).get(system, []), way) for task in TASKS]
             cells.append([NAMES[system], way_words(way), *found])
     return document.table(heading, *cells)
 
 
+def _same(way: Row, trial: Row) -> bool:
+    """Whether a trial is one of this way."""
+    return way.items() <= trial.items() and ("parallel" in way) == ("parallel" in trial)
+
+
 def _trial_cell(trials: list[Row], way: Row) -> str:
     for trial in trials:
-        if way.items() <= trial.items():
+        if _same(way, trial):
             speed = trial.get("steps_per_second")
             taken = best(trials)
             if speed is None:
                 return "failed"
-            return f"**{speed:,}**" if taken is not None and taken.items() <= trial.items() else f"{speed:,}"
+            return f"**{speed:,}**" if taken is not None and _same(taken, trial) else f"{speed:,}"
     return ""
 
 
@@ -428,25 +452,25 @@ def tables(found: Row) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", action="store_true", help="only look for each peer's best vectorisation")
+    parser.add_argument("--again", action="store_true", help="also trials that are on file")
     parser.add_argument("--measure", action="store_true", help="only measure, with the settings on file")
     parser.add_argument("--table", action="store_true", help="only write the tables from the file")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each training that count")
+    parser.add_argument("--rounds", type=int, help=f"turns of each training that count (default {ROUNDS})")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     found: Row = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
-    if not given.table:
-        stamp, here = provenance.of(), machine()
-        if not given.measure:
-            found["settings"] = stamp | {"machine": here, "trials": settings()}
-        if not given.settings:
-            if "settings" not in found:
-                parser.error("--measure needs the settings on file: run --settings first, or neither")
-            found = {"settings": found["settings"]} | stamp | {"machine": here, "tasks": {}}
-            for task in TASKS:
-                rows = measured(task, found["settings"]["trials"].get(task, {}), given.rounds)
-                found["tasks"][task] = {"rows": rows, "ratios": ratios(rows), "bars": bars(task, rows)}
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(stamp | found, indent=1) + "\n", encoding="utf-8")
+    stamp = provenance.of() | {"machine": machine()}
+    if not (given.measure or given.table):
+        found = stamp | {"settings": {"trials": {}} if given.again else found.get("settings", {"trials": {}})}
+        settings(given.out, found)
+    if not (given.settings or given.table):
+        if "settings" not in found:
+            parser.error("--measure needs the settings on file: run --settings first, or neither")
+        found = stamp | {"settings": found["settings"], "tasks": {}}
+        for task in TASKS:
+            rows = measured(task, found["settings"]["trials"].get(task, {}), given.rounds or ROUNDS[task])
+            found["tasks"][task] = {"rows": rows, "ratios": ratios(rows), "bars": bars(task, rows)}
+            write(given.out, found)
     if "tasks" in found:
         print("\n\n".join(tables(found).values()))
         if given.out == RESULT:

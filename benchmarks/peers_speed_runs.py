@@ -146,7 +146,7 @@ def fsrl(given: Given, turn: Turns) -> None:
     rest = {"reward_threshold": float("inf"), "verbose": False, "show_progress": False, "step_per_epoch": 1}
     agent.learn(copies, epoch=1, episode_per_collect=1, **rest)  # tianshou compiles its loops
     warm = True
-    turn(0, batch=1000 * (given.get("episodes") or 20), networks=[128, 128])
+    turn(0, batch=1000 * (given.get("episodes") or 20), networks=[128, 128], warm=True)
     size = {"episode_per_collect": given["episodes"]} if given.get("episodes") else {}
     agent.learn(copies, epoch=BATCHES, **rest, **size)
 
