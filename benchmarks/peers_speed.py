@@ -8,12 +8,13 @@
 
 PDO (TRPO-Lagrangian at the peers) and CPO on HalfCheetah-velocity and PointGoal1; PPO of stable-baselines3 for scale.
 The peers step Safety-Gymnasium's tasks, ours the library's own of the same name. Everybody has their own networks,
-batch and numbers of gradient steps: what is compared is what a user gets. Each training is a process that stays
-(`benchmarks.peers_speed_runs`), and they take turns: a turn is one batch or as many as fit into some seconds. The first
-batch of each is not counted (of FSRL, one episode's). Before that, in trials with smaller batches and TRPO-Lagrangian,
-each peer is given several ways to vectorise, and the best is taken for the measurement; a trial that is on file is not
-made again without `--again`. Threads wait as PyTorch has them wait. Nothing else may use the cores. A peer that is not
-there is reported as absent, one that breaks down as failed, and the others go on.
+batch and numbers of gradient steps: what is compared is what a user gets. Each training is a process that goes on when
+it is told to (`benchmarks.peers_speed_runs`): ours take a turn before each peer does, and all but one are idle. A
+peer's processes go before the next one's come, since twenty copies of PointGoal1 take ten gigabytes. The first batch of
+each is not counted (of FSRL, one episode's). Before that, in trials with smaller batches and TRPO-Lagrangian, each peer
+is given several ways to vectorise, and the best is taken for the measurement; a trial that is on file is not made again
+without `--again`. Threads wait as PyTorch has them wait. Nothing else may use the cores. A peer that is not there is
+reported as absent, one that breaks down as failed, and the others go on.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import signal
 import socket
 import statistics
@@ -50,7 +52,7 @@ BATCH = 20_000
 BARS = {"halfcheetah-velocity": 30_000, "point-goal-1": 60_000}
 """Steps per second of PDO on two cores."""
 OMNISAFE_BAR, FASTEST_BAR = 10.0, 3.0
-TURN = 3.0
+TURN = 1.5
 """Seconds that a turn lasts at least."""
 ROUNDS = {"halfcheetah-velocity": 3, "point-goal-1": 2}
 """Turns of each training; where the peers take half a minute for a batch, one less."""
@@ -103,10 +105,10 @@ ROWS: list[Row] = [
     {"system": "apdo", "algorithm": "pdo", "batch": BATCH},
     {"system": "apdo", "algorithm": "cpo", "batch": BATCH},
     {"system": "omnisafe", "algorithm": "pdo"},
-    {"system": "omnisafe", "algorithm": "cpo"},
     {"system": "fsrl", "algorithm": "pdo"},
-    {"system": "fsrl", "algorithm": "cpo"},
     {"system": "sb3", "algorithm": "ppo"},
+    {"system": "omnisafe", "algorithm": "cpo"},
+    {"system": "fsrl", "algorithm": "cpo"},
     {"system": "apdo", "algorithm": "pdo", "batch": 64_000},
     {"system": "apdo", "algorithm": "pdo", "batch": 200_000},
 ]
@@ -260,20 +262,25 @@ def best(trials: list[Row]) -> Row | None:
 
 
 def measured(task: str, trials: dict[str, list[Row]], rounds: int) -> list[Row]:
-    """All rows of a task, whose trainings take turns."""
+    """All rows of a task: ours stay, and take a turn before each peer, of which one is there at a time."""
     rows = [dict(row) for row in ROWS]
-    with contextlib.ExitStack() as stack:
-        trainings = [_set_up(task, row, trials, stack) for row in rows]
-        for turn in range(rounds + 1):
-            for row, training in zip(rows, trainings, strict=True):
-                done = "failed" in row or (turn == 0 and row.get("warm"))
-                if training is not None and not done:
-                    _take_turn(row, training, warm_up=turn == 0)
+    ours, peers = ([row for row in rows if (row["system"] == "apdo") == own] for own in (True, False))
+    with contextlib.ExitStack() as stay:
+        own = [(row, _set_up(task, row, trials, stay)) for row in ours]
+        for row in peers:
+            with contextlib.ExitStack() as stack:
+                training = _set_up(task, row, trials, stack)
+                print("measuring", flush=True)
+                for each in own:
+                    _take_turn(*each)
+                for _ in range(rounds):
+                    _take_turn(row, training)
+                print("measured", flush=True)
     return [summarised(row) for row in rows]
 
 
 def _set_up(task: str, row: Row, trials: dict[str, list[Row]], stack: contextlib.ExitStack) -> Training | None:
-    """A row's training, set up; what hinders it is noted in the row."""
+    """A row's training, set up and warm: a first batch is not counted; what hinders it is noted in the row."""
     system = row["system"]
     row["seconds"], row["samples"] = [], []
     if said := absent(system):
@@ -289,26 +296,27 @@ def _set_up(task: str, row: Row, trials: dict[str, list[Row]], stack: contextlib
     training = stack.enter_context(started(given | row.get("way", {})))
     try:
         row |= training.about()
+        if not row.get("warm"):
+            training.batch()
     except Failed as failure:
         row["failed"] = str(failure)
     return training
 
 
-def _take_turn(row: Row, training: Training, warm_up: bool) -> None:
-    """Batches until the turn is over, noted in the row; of a warm-up one, which is not."""
+def _take_turn(row: Row, training: Training | None) -> None:
+    """Batches until the turn is over, noted in the row."""
+    if training is None or "failed" in row:
+        return
     spent = 0.0
     try:
         while spent < TURN:
             samples, seconds = training.batch()
-            if warm_up:
-                return
             row["samples"].append(samples)
             row["seconds"].append(round(seconds, 4))
             spent += seconds
     except Failed as failure:
         row["failed"] = str(failure)
-    finally:
-        print(row["system"], row["algorithm"], row.get("batch", ""), row["seconds"][-3:], flush=True)
+    print(row["system"], row["algorithm"], row.get("batch", ""), row["seconds"][-3:], flush=True)
 
 
 def summarised(row: Row) -> Row:
@@ -455,6 +463,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="also trials that are on file")
     parser.add_argument("--measure", action="store_true", help="only measure, with the settings on file")
     parser.add_argument("--table", action="store_true", help="only write the tables from the file")
+    parser.add_argument("--only", default=".*", help="a pattern for the tasks to measure")
     parser.add_argument("--rounds", type=int, help=f"turns of each training that count (default {ROUNDS})")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
@@ -466,10 +475,10 @@ def main() -> None:
     if not (given.settings or given.table):
         if "settings" not in found:
             parser.error("--measure needs the settings on file: run --settings first, or neither")
-        found = stamp | {"settings": found["settings"], "tasks": {}}
-        for task in TASKS:
+        found = stamp | {"settings": found["settings"], "tasks": found.get("tasks", {})}
+        for task in [task for task in TASKS if re.fullmatch(given.only, task)]:
             rows = measured(task, found["settings"]["trials"].get(task, {}), given.rounds or ROUNDS[task])
-            found["tasks"][task] = {"rows": rows, "ratios": ratios(rows), "bars": bars(task, rows)}
+            found["tasks"][task] = stamp | {"rows": rows, "ratios": ratios(rows), "bars": bars(task, rows)}
             write(given.out, found)
     if "tasks" in found:
         print("\n\n".join(tables(found).values()))
