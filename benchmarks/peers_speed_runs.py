@@ -2,11 +2,11 @@
 
     python benchmarks/peers_speed_runs.py SOCKET '{"system": "fsrl", "task": "point-goal-1", "algorithm": "cpo", ...}'
 
-Every system has its own defaults for networks, batch and learning, and is called as its users call it; nothing is
-written to disk. What may be chosen is how environments are vectorised and how many threads PyTorch takes. Between two
-batches a line with the seconds and the samples of the last one is sent, and the next "go" awaited, so that trainings
-can take turns on a machine without starting anew. The clock is that of the training: collecting and learning, from the
-"go" to the next batch's beginning.
+Every system has its own defaults for networks, batch and learning, and is called as its users call it, without
+TensorBoard and the like. What may be chosen is how environments are vectorised and how many threads PyTorch takes.
+Between two batches a line with the seconds and the samples of the last one is sent, and the next "go" awaited, so that
+trainings can take turns on a machine without starting anew. The clock is that of the training: collecting and learning,
+from the "go" to the next batch's beginning.
 """
 
 import functools

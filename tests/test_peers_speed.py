@@ -119,3 +119,13 @@ def test_the_files_ratios_and_bars_follow_from_its_rows():
     for task, found in json.loads(FILE.read_text(encoding="utf-8"))["tasks"].items():
         assert found["ratios"] == peers_speed.ratios(found["rows"])
         assert found["bars"] == peers_speed.bars(task, found["rows"])
+
+
+def test_the_readme_claims_no_more_than_the_file():
+    found = json.loads(FILE.read_text(encoding="utf-8"))
+    cheetah, point = (found["tasks"][task]["ratios"]["pdo"]["fastest"] for task in peers_speed.TASKS)
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{cheetah} times the fastest of them on HalfCheetah-velocity, more than 100 times on PointGoal1" in text
+    trials = [trial for ways in found["settings"]["trials"]["point-goal-1"].values() for trial in ways]
+    ours = next(row["median"] for row in found["tasks"]["point-goal-1"]["rows"] if row["system"] == "apdo")
+    assert min(point, ours / max(trial["steps_per_second"] for trial in trials)) > 100
