@@ -9,7 +9,7 @@ JOBS ?= 2
 # Each worker begins with half of the tests in their order, so that few files are in both and compiled in both.
 PYTEST = -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-optimised test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench theory \
+.PHONY: demo test test-slow test-optimised test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench bench-peers theory \
   ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules robots transfer \
   algorithm-pages torture torture-sweeps ray-speed clean
 
@@ -129,6 +129,14 @@ bench: .venv/run
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[gymnasium]'
 	$(BIN)/python -m benchmarks.bridge
 
+# Next to OmniSafe, FSRL and stable-baselines3, for a quarter of an hour; nothing else may use the cores. docs/performance.md.
+# A peer that cannot be installed is left out.
+bench-peers: .venv/mujoco
+	-$(MAKE) .venv-omnisafe/ready
+	-$(MAKE) .venv-fsrl/ready
+	-$(MAKE) .venv-sb3-safety/ready
+	$(BIN)/python -m benchmarks.peers_speed --again
+
 # What the off-policy estimate is made of, and how near it comes; docs/dual-estimation.md.
 dual-estimation: .venv/run
 	$(BIN)/python -m benchmarks.dual_estimation
@@ -186,7 +194,7 @@ torture-sweeps: .venv-ray/ready
 	.venv-ray/bin/python -m benchmarks.torture.sweeps --jobs $(JOBS)
 
 clean:
-	rm -rf .venv .venv-safety .venv-bullet .venv-sb3 .venv-ray build/jax
+	rm -rf .venv .venv-safety .venv-bullet .venv-sb3 .venv-ray .venv-omnisafe .venv-fsrl .venv-sb3-safety build/jax
 
 # One virtual environment, in three fillings; each is made again when the dependencies change.
 .venv/bin/python:
@@ -245,3 +253,22 @@ clean:
 	$(PYTHON) -m venv .venv-sb3
 	.venv-sb3/bin/pip install --quiet --disable-pip-version-check '$(TORCH)' stable-baselines3 pytest beartype --editable '.[gymnasium]'
 	@touch $@
+
+# Peers to be timed, each with Safety-Gymnasium as above, a PyTorch and its own further needs; pins are overlooked too.
+PEER_TORCH ?= torch==2.13.0
+define peer
+	@$(PYTHON311) --version >/dev/null || { echo "Safety-Gymnasium needs Python 3.11: make PYTHON311=... $@"; exit 1; }
+	$(PYTHON311) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --editable '.[safety-gymnasium-pip]' '$(PEER_TORCH)' $(1)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2 $(2)
+	@touch $@
+endef
+
+.venv-omnisafe/ready: pyproject.toml
+	$(call peer,tensorboard wandb moviepy typer seaborn pandas gdown,omnisafe==0.5.0)
+
+.venv-fsrl/ready: pyproject.toml
+	$(call peer,tensorboard wandb numba h5py packaging tqdm prettytable pyrallis==0.3.1,fast-safe-rl==0.1.0 tianshou==0.5.0)
+
+.venv-sb3-safety/ready: pyproject.toml
+	$(call peer,pandas cloudpickle,stable-baselines3==2.3.2)

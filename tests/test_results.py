@@ -84,6 +84,7 @@ def test_every_benchmark_that_writes_json_stamps_it():
     assert unstamped <= {
         "transfer.py",
         "peers_transfer.py",
+        "peers_speed_runs.py",
         "off_policy_speed.py",
         "commands.py",
         "damages.py",
