@@ -122,7 +122,9 @@ def test_a_run_asked_to_stop_saves_itself_and_goes_on_to_the_same_bits(algorithm
     assert 0 < len(rows(folder)) < 2 * EPOCHS
     result = runner.resume(folder, quiet=True)
     assert_same(result, whole(algorithm))
-    assert runs.read_description(folder)["resumed"][0]["epoch"] == 3 - (algorithm == "apdo")
+    note = runs.read_description(folder)["resumed"][0]
+    assert note["epoch"] == 3 - (algorithm == "apdo")
+    assert note["commit"] == records.commit()
 
 
 def test_an_adjustment_goes_on_from_its_learner_and_not_from_its_start(tmp_path, whole, monkeypatch):

@@ -114,7 +114,8 @@ def reopen(
                 )
         else:
             say(f"going on after {stands.epoch} of {experiment.settings.epochs} epochs")
-        note = {"epoch": stands.epoch, "at": fresh["started"], "versions": fresh["versions"], "device": fresh["device"]}
+        note = {"epoch": stands.epoch, "at": fresh["started"]}
+        note |= {name: fresh[name] for name in ("versions", "device", "commit")}
         earlier = description["resumed"] if isinstance(description.get("resumed"), list) else []
         description |= {"config": fresh["config"], "epochs": fresh["epochs"], "resumed": [*earlier, note]}
         description = {name: value for name, value in description.items() if name not in _ENDINGS}
