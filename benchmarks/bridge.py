@@ -13,6 +13,7 @@ import time
 from functools import partial
 
 import gymnasium
+import jax
 import numpy as np
 from jax import random
 
@@ -62,7 +63,7 @@ def bridged(environment, environments: int, steps: int, repetitions: int, **opti
     training = opening.training_of(settings.specify("pdo", name, changes, task=task))
     copies = hosted.open_copies(training)
     actor = hosted.Actor(partial(training.algorithm.act, training.config), training)
-    act = actor.of(loop.start(training, [0]).algorithm, (), seed=0)
+    act = actor.of(jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm), ())
     seconds = []
     for k in range(repetitions + 1):
         began, worked = time.perf_counter(), time.process_time()

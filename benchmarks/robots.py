@@ -51,12 +51,12 @@ IN_A_ROW = 3
 class Evaluator:
     """Fresh episodes of the policy that a state acts by; environments and programs are made once."""
 
-    def __init__(self, training: loop.Training) -> None:
+    def __init__(self, training: loop.Training, seeds: int) -> None:
         self.training = training
         self.on_host = hosted.is_hosted(training)
         act = partial(training.algorithm.act, training.config)
         if self.on_host:
-            self.copies = hosted.open_copies(training, EPISODES)
+            self.copies = hosted.open_copies(training, seeds * EPISODES)
             self.actor = hosted.Actor(act, training, EPISODES)
         else:
             self.environment = cast(Environment, training.environment)
@@ -75,14 +75,12 @@ class Evaluator:
         if not self.on_host:
             found = self.play(state.algorithm, keys)
             return list(zip(np.asarray(found.undiscounted_return), np.asarray(found.cost)[:, 0], strict=True))
-        memory = self.training.algorithm.memory(self.training.config, self.training.problem)
-        told = []
-        for s in range(count):
-            act = self.actor.of(state.algorithm, memory, seed=s)
-            batch = hosted.collect(self.copies, act, memory, keys[s], self.training.problem.horizon)
-            found = objective.measure(self.training.problem, batch)
-            told.append((float(found.undiscounted_return), float(found.cost[0])))
-        return told
+        own = self.training
+        memory = own.algorithm.memory(own.config, own.problem)
+        act = self.actor.of_seeds(state.algorithm, memory, range(count))
+        batches = hosted.collect_seeds(self.copies, act, memory, list(keys), own.problem.horizon)
+        found = [objective.measure(own.problem, batch) for batch in batches]
+        return [(float(each.undiscounted_return), float(each.cost[0])) for each in found]
 
 
 def train(task: str, algorithm: str, seeds: int, samples: int, seconds: float, keep: Callable[[dict], None]) -> None:
@@ -91,7 +89,7 @@ def train(task: str, algorithm: str, seeds: int, samples: int, seconds: float, k
 
     experiment = settings.specify(algorithm, task, {"samples": samples, "seeds": seeds})
     training = opening.training_of(experiment)
-    evaluator, began = Evaluator(training), time.perf_counter()
+    evaluator, began = Evaluator(training, seeds), time.perf_counter()
     curves: dict[str, dict[str, list[float]]] = {
         str(seed): {"samples": [], "return": [], "cost": [], "multiplier": []} for seed in range(seeds)
     }

@@ -99,19 +99,19 @@ class _Timed:
     """While entered, the seconds that collecting takes are added to a list."""
 
     def __init__(self, seconds: list[float]) -> None:
-        self.seconds, self.collect = seconds, hosted.collect
+        self.seconds, self.collect = seconds, hosted.collect_seeds
 
     def __enter__(self) -> None:
         def timed(*given):
             began = time.perf_counter()
-            batch = jax.block_until_ready(self.collect(*given))
+            batches = jax.block_until_ready(self.collect(*given))
             self.seconds.append(time.perf_counter() - began)
-            return batch
+            return batches
 
-        hosted.collect = timed
+        hosted.collect_seeds = timed
 
     def __exit__(self, *_: object) -> None:
-        hosted.collect = self.collect
+        hosted.collect_seeds = self.collect
 
 
 def end_to_end(repetitions: int) -> list[dict]:

@@ -48,7 +48,7 @@ def test_a_collection_depends_on_its_key_and_on_nothing_before_it():
     copies = hosted.open_copies(training)
     state = loop.start(training, [0])
     actor = hosted.Actor(lambda *a: training.algorithm.act(training.config, *a), training)
-    act = actor.of(state.algorithm, (), seed=0)
+    act = actor.of(jax.tree.map(lambda leaf: leaf[0], state.algorithm), ())
     batches = [hosted.collect(copies, act, (), jax.random.key(k), training.steps) for k in (1, 2, 1)]
     copies.close()
     for first, again in zip(jax.tree.leaves(batches[0]), jax.tree.leaves(batches[2]), strict=True):
@@ -65,14 +65,19 @@ def test_acting_is_handed_what_it_reads_and_does_what_the_algorithm_does(algorit
     actor = hosted.Actor(lambda *a: training.algorithm.act(training.config, *a), training)
     seen = np.random.default_rng(0).normal(size=(2, 2)).astype(np.float32)
     keys = jax.random.split(jax.random.key(5), 2)
+    drawn = jax.random.key_data(keys)
+    both, _ = actor.of_seeds(state, memory, (0, 1))(
+        hosted.spread(memory, (2, 2)), np.stack([seen, seen]), np.stack([drawn, drawn])
+    )
     for seed in (0, 1):
-        act = actor.of(state, memory, seed=seed)
-        actions, _ = act(hosted.spread(memory, 2), seen, jax.random.key_data(keys))
         own = jax.tree.map(lambda leaf, s=seed: leaf[s], state)
+        actions, _ = actor.of(own, memory)(hosted.spread(memory, (2,)), seen, drawn)
+        np.testing.assert_array_equal(both[seed], actions)
         for n in range(2):
             expected, _ = training.algorithm.act(training.config, own, memory, jnp.asarray(seen[n]), keys[n])
             np.testing.assert_allclose(actions[n], expected, rtol=1e-5, atol=1e-6)
-    assert len(actor._read) < len(jax.tree.leaves(state))
+    for read, _ in actor._compiled.values():
+        assert len(read) < len(jax.tree.leaves(state))
 
 
 def test_a_deterministic_evaluation_leaves_the_policys_deviation_unread_and_its_noise_out():

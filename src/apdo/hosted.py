@@ -8,7 +8,7 @@ seed.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -30,7 +30,7 @@ from apdo.errors import EnvironmentFailure, NumericalFailure
 _RESET, _ACT = range(2)
 
 ActOnBatch = Callable[[PyTree, ArrayLike, ArrayLike], tuple[Array, PyTree]]
-"""(memories [N], observations [N, O], key data [N, ...]) ↦ (actions [N, A], memories [N])."""
+"""(memories [N], observations [N, O], key data [N, ...]) ↦ (actions [N, A], memories [N]); seeds go in front."""
 Structure: TypeAlias = Any
 """How leaves make a tree; JAX does not name the type."""
 _AHEAD = 64
@@ -43,7 +43,11 @@ def is_hosted(training: loop.Training) -> bool:
 
 
 class Advance:
-    """Takes a state through one epoch; the environments are made when they are first needed."""
+    """Takes a state through one epoch; the environments are made when they are first needed.
+
+    Where one call can step the copies of all seeds they are collected together, else one seed after the other. Each has
+    the batch that it would have alone.
+    """
 
     def __init__(self, training: loop.Training) -> None:
         self.training = training
@@ -53,25 +57,31 @@ class Advance:
 
     def __call__(self, state: loop.State, count: Int[Array, ""]) -> loop.Chunk:  # noqa: ARG002
         """One epoch, however many were asked for: each is long, and its faults are told before the next begins."""
-        if self._copies is None:
-            self._copies = open_copies(self.training)
-        batches = []
-        for s in range(state.key.shape[0]):
-            key = random.fold_in(random.fold_in(state.key[s], state.epoch), loop.COLLECT)
-            memory = self.training.algorithm.memory(self.training.config, self.training.problem)
-            act = self._actor.of(state.algorithm, memory, seed=s)
-            try:
-                batches.append(collect(self._copies, act, memory, key, self.training.steps))
-            except host.Fault as fault:
-                raise failure_of(fault, self.training, f"epoch {int(state.epoch)}, ") from fault
-        batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
-        after, metrics, finite = self._learn(state, batch)
+        after, metrics, finite = self._learn(state, self._collect(state))
         return loop.Chunk(
             state=after,
             metrics=jax.tree.map(lambda leaf: leaf[None], metrics),
             done=loop.all_finite(finite).astype(jnp.int32),
             finite=finite,
         )
+
+    def _collect(self, state: loop.State) -> Transition:
+        """The batch of every seed, the seeds in front."""
+        training, seeds = self.training, state.key.shape[0]
+        group = seeds if steps_seeds_together(training) else 1
+        if self._copies is None:
+            self._copies = open_copies(training, group * training.environments)
+        memory = training.algorithm.memory(training.config, training.problem)
+        batches = []
+        for first in range(0, seeds, group):
+            own = range(first, first + group)
+            keys = [random.fold_in(random.fold_in(state.key[s], state.epoch), loop.COLLECT) for s in own]
+            act = self._actor.of_seeds(state.algorithm, memory, own)
+            try:
+                batches += collect_seeds(self._copies, act, memory, keys, training.steps)
+            except host.Fault as fault:
+                raise failure_of(fault, training, f"epoch {int(state.epoch)}, ") from fault
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
 
     def _learn_all(self, state: loop.State, batch: Transition) -> tuple[loop.State, PyTree, PyTree]:
         each = (state.algorithm, state.best, state.key, batch)
@@ -98,6 +108,11 @@ def _learn(
     return loop.learn(training, algorithm, kept, random.fold_in(key, number), batch, number)
 
 
+def steps_seeds_together(training: loop.Training) -> bool:
+    """Whether one call steps the copies of several seeds."""
+    return getattr(training.environment, "steps_seeds_together", False)
+
+
 def open_copies(training: loop.Training, count: int | None = None) -> host.Copies:
     """The training's environments, or so many."""
     task = training.environment
@@ -111,7 +126,8 @@ def open_copies(training: loop.Training, count: int | None = None) -> host.Copie
 def failure_of(fault: host.Fault, training: loop.Training, when: str) -> EnvironmentFailure | NumericalFailure:
     """The fault as the sentence that a user reads."""
     name = getattr(type(training.environment), "name", "the environment").removeprefix(OBJECT)
-    said = f"{when}{name}, environment {fault.environment}, step {fault.step} of its episode: {fault.what}"
+    place = fault.environment % training.environments
+    said = f"{when}{name}, environment {place}, step {fault.step} of its episode: {fault.what}"
     if fault.numerical:
         return NumericalFailure(said)
     failure = EnvironmentFailure(said)
@@ -125,6 +141,7 @@ class Actor:
     Acting reads a few arrays of a state that holds critics, optimisers and buffers besides. A call hands over only
     those that are read: each array costs about a microsecond, and slicing a buffer by seed would copy it. It is made on
     the host, where the environments are: an accelerator takes longer to be asked than to act for a few of them.
+    Several seeds act in one call, too.
     """
 
     def __init__(
@@ -135,38 +152,57 @@ class Actor:
         self._observations = jax.ShapeDtypeStruct(
             (self._environments, training.problem.observation_size), np.dtype(np.float32)
         )
-        self._read: list[int] = []
-        self._compiled: Callable[..., tuple[Array, PyTree]] | None = None
+        self._compiled: dict[int | None, tuple[list[int], Callable[..., tuple[Array, PyTree]]]] = {}
+        """By the number of seeds that act: the arrays that acting reads, and the program."""
 
-    def of(self, parameters: PyTree, memory: PyTree, seed: int | None = None) -> ActOnBatch:
-        """Acting with these parameters, or with those of one seed."""
+    def of(self, parameters: PyTree, memory: PyTree) -> ActOnBatch:
+        """Acting with these parameters."""
+        return self._acting(parameters, memory, None)
+
+    def of_seeds(self, parameters: PyTree, memory: PyTree, seeds: Sequence[int]) -> ActOnBatch:
+        """Acting with those of some seeds in a row; memories, observations and keys have the seeds in front, too."""
+        count = jax.tree.leaves(parameters)[0].shape[0]
+        chosen = slice(seeds[0], seeds[-1] + 1)
+        return self._acting(parameters, memory, len(seeds), None if len(seeds) == count else chosen)
+
+    def _acting(self, parameters: PyTree, memory: PyTree, seeds: int | None, chosen: slice | None = None) -> ActOnBatch:
         leaves, structure = jax.tree.flatten(parameters)
-        if self._compiled is None:
-            shapes = [jax.ShapeDtypeStruct(x.shape if seed is None else x.shape[1:], x.dtype) for x in leaves]
-            self._prepare(shapes, structure, memory)
-        own = jax.device_put([leaves[i] if seed is None else leaves[i][seed] for i in self._read], _host())
-        return partial(cast(Callable[..., tuple[Array, PyTree]], self._compiled), own)
+        if seeds not in self._compiled:
+            shapes = [jax.ShapeDtypeStruct(x.shape if seeds is None else x.shape[1:], x.dtype) for x in leaves]
+            self._compiled[seeds] = self._prepare(shapes, structure, memory, seeds)
+        read, program = self._compiled[seeds]
+        given = [leaves[i] if chosen is None else leaves[i][chosen] for i in read]
+        return partial(program, jax.device_put(given, _host()))
 
-    def _prepare(self, shapes: list[jax.ShapeDtypeStruct], structure: Structure, memory: PyTree) -> None:
+    def _prepare(
+        self, shapes: list[jax.ShapeDtypeStruct], structure: Structure, memory: PyTree, seeds: int | None
+    ) -> tuple[list[int], Callable[..., tuple[Array, PyTree]]]:
         def on_batch(leaves: list[Any], memory: PyTree, observation: Array, keys: Array) -> tuple[Array, PyTree]:
-            with jax.default_matmul_precision("highest"):
-                act = partial(self._act, jax.tree.unflatten(structure, leaves))
-                return jax.vmap(act)(memory, observation, random.wrap_key_data(keys))
+            act = partial(self._act, jax.tree.unflatten(structure, leaves))
+            return jax.vmap(act)(memory, observation, random.wrap_key_data(keys))
 
-        memories = jax.eval_shape(lambda: spread(memory, self._environments))
+        memories = jax.eval_shape(lambda: spread(memory, (self._environments,)))
         keys = jax.eval_shape(lambda: random.key_data(random.split(random.key(0), self._environments)))
         traced = jax.make_jaxpr(on_batch)(shapes, memories, self._observations, keys).jaxpr
-        read = {id(variable) for equation in traced.eqns for variable in equation.invars}
-        read |= {id(variable) for variable in traced.outvars}
-        self._read = [i for i, variable in enumerate(traced.invars[: len(shapes)]) if id(variable) in read]
+        used = {id(variable) for equation in traced.eqns for variable in equation.invars}
+        used |= {id(variable) for variable in traced.outvars}
+        read = [i for i, variable in enumerate(traced.invars[: len(shapes)]) if id(variable) in used]
 
-        def on_what_is_read(own: list[Array], memory: PyTree, observation: Array, keys: Array) -> tuple[Array, PyTree]:
-            given = dict(zip(self._read, own, strict=True))
+        def on_what_is_read(own: list[Array], *rest: PyTree) -> tuple[Array, PyTree]:
+            given = dict(zip(read, own, strict=True))
             # What is not read must still be of its type: shapes are checked where a distribution is made of it.
             leaves = [given[i] if i in given else _nothing(shape) for i, shape in enumerate(shapes)]
-            return on_batch(leaves, memory, observation, keys)
+            return on_batch(leaves, *rest)
 
-        self._compiled = jax.jit(on_what_is_read)
+        def on_seeds(own: list[Array], *rest: PyTree) -> tuple[Array, PyTree]:
+            with jax.default_matmul_precision("highest"):
+                if seeds is None:
+                    return on_what_is_read(own, *rest)
+                # One after the other, with the same operations as if each were alone.
+                parts = [jax.tree.map(lambda leaf, s=s: leaf[s], (own, *rest)) for s in range(seeds)]
+                return jax.tree.map(lambda *each: jnp.stack(each), *[on_what_is_read(*part) for part in parts])
+
+        return read, jax.jit(on_seeds)
 
 
 def _host() -> SingleDeviceSharding:
@@ -184,9 +220,9 @@ def _nothing(shape: jax.ShapeDtypeStruct) -> Array:
     return jnp.zeros(shape.shape, shape.dtype)
 
 
-def spread(memory: PyTree, environments: int) -> PyTree:
-    """The same memory for each environment."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (environments, *leaf.shape)), memory)
+def spread(memory: PyTree, rows: tuple[int, ...]) -> PyTree:
+    """The same memory for each environment, and each seed where there are several."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*rows, *leaf.shape)), memory)
 
 
 def key_data(key: PRNGKeyArray, environments: int) -> Iterator[np.ndarray]:
@@ -202,38 +238,56 @@ def _keys_ahead(key: PRNGKeyArray, piece: Int[Array, ""], environments: int) -> 
 
 def collect(copies: host.Copies, act: ActOnBatch, memory: PyTree, key: PRNGKeyArray, steps: int) -> Transition:
     """T steps of N environments, each starting with a fresh episode, like `rollout.collect`."""
+
+    def act_alone(memories: PyTree, observation: ArrayLike, keys: ArrayLike) -> tuple[Array, PyTree]:
+        alone = jax.tree.map(lambda leaf: leaf[0], memories)
+        actions, after = act(alone, np.asarray(observation)[0], np.asarray(keys)[0])
+        return actions, jax.tree.map(lambda leaf: leaf[None], after)
+
+    return collect_seeds(copies, act_alone, memory, [key], steps)[0]
+
+
+def collect_seeds(
+    copies: host.Copies, act: ActOnBatch, memory: PyTree, keys: Sequence[PRNGKeyArray], steps: int
+) -> list[Transition]:
+    """The same for several seeds at once, whose copies stand one after the other: a batch for each."""
     arrays = copies.arrays
-    n = arrays.count
+    s, n = len(keys), arrays.count // len(keys)
+    rows = arrays.count
     record = {
-        "observation": np.empty((steps, n, arrays.observation.shape[1]), np.float32),
-        "action": np.empty((steps, n, arrays.action.shape[1]), np.float32),
-        "reward": np.empty((steps, n), np.float32),
-        "cost": np.empty((steps, n, arrays.cost.shape[1]), np.float32),
-        "next_observation": np.empty((steps, n, arrays.observation.shape[1]), np.float32),
-        "terminated": np.empty((steps, n), bool),
-        "truncated": np.empty((steps, n), bool),
-        "step": np.empty((steps, n), np.int32),
+        "observation": np.empty((steps, rows, arrays.observation.shape[1]), np.float32),
+        "action": np.empty((steps, rows, arrays.action.shape[1]), np.float32),
+        "reward": np.empty((steps, rows), np.float32),
+        "cost": np.empty((steps, rows, arrays.cost.shape[1]), np.float32),
+        "next_observation": np.empty((steps, rows, arrays.observation.shape[1]), np.float32),
+        "terminated": np.empty((steps, rows), bool),
+        "truncated": np.empty((steps, rows), bool),
+        "step": np.empty((steps, rows), np.int32),
     }
-    fresh = spread(memory, n)
+    memories = fresh = spread(memory, (s, n))
     remembers = bool(jax.tree.leaves(memory))
-    keys = key_data(random.fold_in(key, _ACT), n)
-    memories = fresh
+    drawn = [key_data(random.fold_in(key, _ACT), n) for key in keys]
+    seeds = [_entropy(random.fold_in(key, _RESET)) for key in keys]
     with copies.watched():
-        copies.reset(_entropy(random.fold_in(key, _RESET)))
+        copies.reset(list(itertools.chain(*seeds)))
         for t in range(steps):
             record["observation"][t], record["step"][t] = arrays.observation, arrays.step
             # A copy: the compiled call may look into the array itself, which the environments overwrite.
-            actions, memories = act(memories, record["observation"][t], next(keys))
-            arrays.action[:] = record["action"][t] = np.asarray(actions)
+            seen = record["observation"][t].reshape(s, n, -1)
+            actions, memories = act(memories, seen, np.stack([next(one) for one in drawn]))
+            arrays.action[:] = record["action"][t] = np.asarray(actions).reshape(rows, -1)
             copies.step(last=t + 1 == steps)
             for name in ("reward", "cost", "next_observation", "terminated", "truncated"):
                 record[name][t] = getattr(arrays, name)
-            over = arrays.terminated | arrays.truncated
+            over = (arrays.terminated | arrays.truncated).reshape(s, n)
             if remembers and over.any():
                 memories = jax.tree.map(
-                    lambda new, old, o=over: jnp.where(o.reshape(-1, *(1,) * (old.ndim - 1)), new, old), fresh, memories
+                    lambda new, old, o=over: jnp.where(o.reshape(s, n, *(1,) * (old.ndim - 2)), new, old),
+                    fresh,
+                    memories,
                 )
-    return Transition(**{name: jnp.asarray(values) for name, values in record.items()})
+    each = [slice(i * n, (i + 1) * n) for i in range(s)]
+    return [Transition(**{name: jnp.asarray(values[:, own]) for name, values in record.items()}) for own in each]
 
 
 def play(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import apdo
-from apdo import envs
+from apdo import envs, hosted, loop
 from apdo.envs import host, mujoco_threads, simulations
 from apdo.errors import InvalidInput
-from apdo.experiment import settings
+from apdo.experiment import opening, settings
 from apdo.tasks import velocity
 from velocity_steps import SEED, recorded
 
@@ -175,3 +175,23 @@ def test_a_run_is_lengthened_with_the_same_bits_and_its_policy_loaded_without_mu
     with pytest.raises(InvalidInput, match="swimmer-velocity needs MuJoCo, which is not installed: pip install"):
         apdo.train("pdo", "swimmer-velocity", out=tmp_path / "none", **small)
     assert not (tmp_path / "none").exists()
+
+
+def test_seeds_that_are_collected_together_have_the_batches_that_each_has_alone():
+    given = {"batch": 90, "environments": 3, "max_episode_steps": 30, "samples": 180}
+    training = opening.training_of(settings.specify("pdo", "hopper-velocity", given))
+    assert hosted.steps_seeds_together(training)
+
+    def batches(seeds):
+        advance = hosted.Advance(training)
+        try:
+            return advance._collect(loop.start(training, seeds))
+        finally:
+            advance.close()
+
+    together = batches([3, 7])
+    for i, seed in enumerate([3, 7]):
+        alone = batches([seed])
+        for name in ("observation", "action", "reward", "cost", "next_observation", "terminated", "truncated", "step"):
+            np.testing.assert_array_equal(getattr(together, name)[i], getattr(alone, name)[0], err_msg=name)
+    assert bool(together.terminated.any())  # falls, so that episodes begin anew within the batch

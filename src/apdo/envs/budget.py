@@ -126,6 +126,11 @@ class BudgetedHostTask(Budgeted):
         """The inner one's."""
         return self.inner.action_meaning
 
+    @property
+    def steps_seeds_together(self) -> bool:
+        """Whether the inner one does."""
+        return getattr(self.inner, "steps_seeds_together", False)
+
     def open(self, count: int) -> Copies:
         """So many copies, each with its own budgets."""
         return cast(Copies, BudgetedCopies(self.inner.open(count), self))

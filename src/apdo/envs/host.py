@@ -114,7 +114,11 @@ class Copies(Protocol):
     arrays: "Arrays"
 
     def reset(self, entropy: Sequence[int]) -> None:
-        """Begin an episode in each copy; `entropy` seeds all episodes up to the next call."""
+        """Begin an episode in each copy; `entropy` seeds all episodes up to the next call.
+
+        It is four words. A task that `steps_seeds_together` also takes four for each of several groups of as many
+        copies, one after the other; the copies of a group then do what they would do alone.
+        """
         ...
 
     def step(self, *, last: bool) -> None:

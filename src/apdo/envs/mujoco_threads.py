@@ -160,6 +160,8 @@ class ThreadedTask(HostOptions):
     discrete_actions: ClassVar[bool] = False
     packages: ClassVar[tuple[str, ...]] = ("mujoco",)
     bookkeeping: ClassVar[tuple[str, ...]] = ("workers", "step_seconds")
+    steps_seeds_together: ClassVar[bool] = True
+    """One call steps the copies of all seeds."""
     defaults: ClassVar[dict[str, Any]] = {"samples": 1_000_000, "constrain": "total", "normalise": True}
 
     def described(self) -> MujocoTask:
@@ -405,11 +407,13 @@ class Threads:
         self._sight = Sight(found.described, found.model, count, threads)
         self._translate = found.actions.translator()
         self._episode = np.zeros(count, dtype=np.int64)
+        self._entropy = np.zeros((1, 4), dtype=np.uint32)
+        """Four words for each group of copies."""
         self._working = False
 
     def reset(self, entropy: Sequence[int]) -> None:
         """Begin an episode in each copy."""
-        self.arrays.entropy[:] = entropy
+        self._entropy = np.asarray(entropy, dtype=np.uint32).reshape(-1, 4)
         self._episode[:] = 0
         self._working = True
         self._begin(np.arange(self.arrays.count))
@@ -478,7 +482,7 @@ class Threads:
         arrays, sight = self.arrays, self._sight
         arrays.step[which] = 0
         sight.steps, sight.first = arrays.step.tolist(), int(which[0])
-        seeds = [host.seed_of(arrays.entropy, int(i), int(self._episode[i])) for i in which]
+        seeds = [self._seed(int(i)) for i in which]
         sight.begin(which, [np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))) for seed in seeds])
         seen = sight.shaped("observation", sight.observation, sight.now, arrays.observation.shape)
         arrays.observation[which] = seen[which]
@@ -486,6 +490,11 @@ class Threads:
         if not finite.all():
             bad = int(which[np.argmin(finite)])
             raise host.Fault(bad, 0, "the observation of a reset is not finite", numerical=True)
+
+    def _seed(self, i: int) -> int:
+        """Of the episode that a copy begins, by its place in its group."""
+        group, place = divmod(i, self.arrays.count // len(self._entropy))
+        return host.seed_of(self._entropy[group], place, int(self._episode[i]))
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """While entered, functions that take more than `step_seconds` are interrupted; only in the main thread."""
