@@ -119,12 +119,27 @@ def test_on_two_states_the_multiplier_comes_near_the_exact_price():
     assert cost.mean() == pytest.approx(task.limits[0], rel=0.1)
 
 
-def test_multipliers_are_slower_than_the_critics_of_long_episodes_come_to_rest():
-    def rate(environment, **given):
-        return settings.specify("sac-lag", environment, given).algorithm_config.learner.dual_rate
+def test_actor_and_multipliers_are_slower_than_the_critics_of_long_episodes_come_to_rest():
+    def suited(environment, **given):
+        learner = settings.specify("sac-lag", environment, given).algorithm_config.learner
+        return learner.dual_rate, learner.actor_rate, learner.cost_steps
 
-    learner = sac_lag.ONLINE
-    short, long = rate("point-gather"), rate("point-goal-1")
-    assert short == pytest.approx(0.3 * learner.target_rate / 15)
-    assert long == pytest.approx(0.3 * learner.target_rate / 100)
-    assert rate("point-goal-1", **{"learner.dual_rate": 0.5}) == 0.5
+    tau = sac_lag.ONLINE.target_rate
+    assert suited("point-gather") == pytest.approx((0.1 * tau / 15, 0.6 * tau / 15, 2))
+    assert suited("point-goal-1") == pytest.approx((0.1 * tau / 100, 0.6 * tau / 100, 10))
+    given = {"learner.dual_rate": 0.5, "learner.cost_steps": 3}
+    assert suited("point-goal-1", **given) == pytest.approx((0.5, 0.6 * tau / 100, 3))
+
+
+def test_rows_of_the_buffer_follow_each_other_as_steps_of_an_episode_do():
+    """What targets over several steps rely on, in environments side by side."""
+    training = training_of(sac_lag, CONFIG, Reach(), environments=4)
+    state, _ = run(training, [0], 2)
+    buffer = jax.tree.map(lambda leaf: leaf[0], state.algorithm).buffer
+    filled = int(buffer.filled)
+    rows = np.asarray(buffer.rows)[:filled]
+    o, step = buffer.observation_size, rows[:, -1]
+    goes_on = (step[1:] == step[:-1] + 1) & (rows[:-1, -2] == 0.0)
+    after = rows[:-1, -2 - o : -2]
+    np.testing.assert_array_equal(after[goes_on], rows[1:, :o][goes_on])
+    assert goes_on.sum() >= 0.8 * filled

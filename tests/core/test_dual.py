@@ -126,6 +126,15 @@ def test_pid_equals_its_formula_and_forgets_the_passing_terms(far):
         before = cost
 
 
+def test_in_parts_of_the_integral_the_proportional_term_scales_a_price_and_begins_none():
+    costs, limit, beta, kp = np.array([2.0, 3.0, 0.5, 1.0, 0.2]), 1.0, 0.1, 0.4
+    rule = dual.Pid(proportional=kp, far=0.0, of_integral=True)
+    path = follow(rule, [0.0], costs[:, None], [limit], beta)[:, 0]
+    integral = np.cumsum(beta * (costs - limit))
+    assert np.all(integral > 0.0)
+    np.testing.assert_allclose(path, integral * (1.0 + kp * (costs - limit)), rtol=1e-5)
+
+
 def test_pid_without_its_terms_is_ascent():
     costs = np.random.default_rng(1).uniform(0, 2, size=(20, 2))
     plain = follow(dual.Ascent(), [0.1, 0.2], costs, [0.7, 1.2], 0.3)

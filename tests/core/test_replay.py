@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from apdo.core import replay
-from apdo.core.data import Transition, flatten
+from apdo.core.data import Transition, by_environment, flatten
 from apdo.errors import InvalidInput
 
 insert = jax.jit(replay.insert)
@@ -201,3 +201,70 @@ def test_the_range_of_the_signals_is_that_of_the_rows_in_the_ring():
     np.testing.assert_array_equal(replay.range_of(ring), [[0.0, 0.0, 0.0], [70.0, 14.0, 21.0]])
     ring = insert(insert(ring, numbered([-2, 1, 1])), numbered([3, 3, 4]))  # 5, 7 and 6 are overwritten
     np.testing.assert_array_equal(replay.range_of(ring), [[-20.0, -4.0, -6.0], [40.0, 8.0, 12.0]])
+
+
+def episodes(rng, steps, environments, longest):
+    """A batch [T, N] whose episodes end at random, or are cut off after so many steps."""
+    shape = (steps, environments)
+    step, terminated, truncated = np.zeros(shape, np.int32), np.zeros(shape, bool), np.zeros(shape, bool)
+    for n in range(environments):
+        k = 0
+        for t in range(steps):
+            step[t, n], k = k, k + 1
+            terminated[t, n], truncated[t, n] = rng.random() < 0.2, k == longest
+            truncated[t, n] &= not terminated[t, n]
+            k = 0 if terminated[t, n] or truncated[t, n] else k
+
+    def drawn(*size):
+        return jnp.asarray(rng.normal(size=(*shape, *size)).astype(np.float32))
+
+    return Transition(
+        observation=drawn(2),
+        action=drawn(1),
+        reward=drawn(),
+        cost=drawn(2),
+        next_observation=drawn(2),
+        terminated=jnp.asarray(terminated),
+        truncated=jnp.asarray(truncated),
+        step=jnp.asarray(step),
+    )
+
+
+def ahead(batch, t, n, most, discounts):
+    """What follows a step for at most so many, by a walk: sums, how many, the last of them."""
+    sums, count = np.zeros(3), 0
+    while True:
+        signals = np.concatenate([[batch.reward[t + count, n]], batch.cost[t + count, n]])
+        sums += np.asarray(discounts) ** count * signals
+        count += 1
+        last = t + count - 1
+        if count == most or batch.terminated[last, n] or batch.truncated[last, n] or last + 1 == len(batch.reward):
+            return sums, count, last
+
+
+def test_transitions_over_several_steps_equal_a_walk_along_their_episodes():
+    """In a ring that has been written over, of two environments whose episodes end early or are cut off."""
+    rng, ring, walked, discounts = np.random.default_rng(0), empty(32, 14), {}, (0.9, 0.5, 1.0)
+    for number in range(4):
+        batch = episodes(rng, 7, 2, longest=4)
+        ring = insert(ring, by_environment(batch))
+        for n in range(2):
+            for t in range(7):
+                walked[(14 * number + 7 * n + t) % 32] = (batch, t, n)
+    found, steps = replay.take_ahead(ring, jnp.arange(32), 3, jnp.asarray(discounts))
+    assert set(np.asarray(steps).tolist()) == {1, 2, 3}
+    for row, (batch, t, n) in walked.items():
+        sums, count, last = ahead(batch, t, n, 3, discounts)
+        assert int(steps[row]) == count
+        np.testing.assert_allclose(np.append(found.reward[row], found.cost[row]), sums, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(found.observation[row], batch.observation[t, n])
+        np.testing.assert_array_equal(found.next_observation[row], batch.next_observation[last, n])
+        assert bool(found.terminated[row]) == bool(batch.terminated[last, n])
+
+
+def test_one_step_ahead_is_the_transition_itself():
+    ring = insert(empty(8, 6), numbered(range(6)))
+    found, steps = replay.take_ahead(ring, jnp.arange(6), 1, jnp.asarray([0.9, 0.5, 1.0]))
+    np.testing.assert_array_equal(steps, 1)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(take(ring, jnp.arange(6))), strict=True):
+        np.testing.assert_array_equal(one, other)

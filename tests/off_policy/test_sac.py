@@ -52,6 +52,12 @@ def finite_batch():
     )
 
 
+def draws_of(batch, reward_steps=(1, 1, 1, 1), cost_steps=(1, 1, 1, 1)):
+    """Draws whose transitions are said to have so many steps."""
+    reward, cost = ((batch, jnp.asarray(steps)) for steps in (reward_steps, cost_steps))
+    return sac_iteration.Draws(batch=batch, reward=reward, cost=cost, starts=None, noise=None)
+
+
 def backup(reward, gamma, policy, temperature, value):
     """r + γ Σ_a π(a|s') (Q(s', a) - α log π(a|s')) at every (s, a), by hand."""
     soft = np.sum(policy * (value - temperature * np.log(policy)), axis=1)
@@ -64,7 +70,7 @@ def test_targets_are_the_soft_bellman_backup_by_hand():
     # Actors begin all but uniform; this one is not.
     actor = eqx.tree_at(lambda a: a.biases[-1], state.learned.actor, jnp.asarray([0.7, -0.4]))
     learned = eqx.tree_at(lambda n: n.actor, state.learned, actor)
-    draws = sac_iteration.Draws(batch=finite_batch(), starts=None, noise=None)
+    draws = draws_of(finite_batch())
     any_sum = jnp.asarray([[-jnp.inf], [jnp.inf]])
     found = sac_iteration.targets(SMALL, FINITE, learned, state.target, jnp.asarray(0.3), draws, any_sum)
     q = np.asarray(state.target.of_choices(jnp.eye(2), jnp.zeros(2, dtype=jnp.int32)), np.float64)
@@ -74,10 +80,28 @@ def test_targets_are_the_soft_bellman_backup_by_hand():
     np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-6)
 
 
+def test_a_target_over_several_steps_discounts_what_critics_say_of_the_rest_once_for_each():
+    state = sac.start(SMALL, FINITE, random.key(0))
+    any_sum = jnp.asarray([[-jnp.inf], [jnp.inf]])
+    of_reward, of_cost = np.array([1, 2, 3, 1]), np.array([4, 1, 2, 1])
+
+    def found(*steps):
+        draws = draws_of(finite_batch(), *steps)
+        return np.asarray(
+            sac_iteration.targets(SMALL, FINITE, state.learned, state.target, jnp.asarray(0.3), draws, any_sum)
+        )
+
+    one, several = found(), found(of_reward, of_cost)
+    now = REWARD.reshape(-1)[None]
+    np.testing.assert_allclose(several[:2], now + 0.8 ** (of_reward - 1) * (one[:2] - now), rtol=1e-5, atol=1e-6)
+    now = COST.reshape(-1)[None]
+    np.testing.assert_allclose(several[2:], now + 0.7 ** (of_cost - 1) * (one[2:] - now), rtol=1e-5, atol=1e-6)
+
+
 def test_a_cost_critic_is_never_asked_for_less_or_more_than_costs_can_add_up_to():
     """Targets that have run away below 0 ask for 0, those above the longest sum of the largest cost ask for that."""
     state = sac.start(SMALL, FINITE, random.key(0))
-    draws = sac_iteration.Draws(batch=finite_batch(), starts=None, noise=None)
+    draws = draws_of(finite_batch())
     buffer = replay.of(finite_batch())
     _, units = view(SMALL, FINITE, buffer)
     longest = COST.max() / (1.0 - 0.7) / np.asarray(units.cost)
@@ -141,12 +165,14 @@ def scaled(buffer, reward, cost):
     return eqx.tree_at(lambda b: b.rows, buffer, buffer.rows.at[:, first : first + 3].multiply(factors))
 
 
-def test_nothing_depends_on_what_rewards_and_costs_are_counted_in():
+@pytest.mark.parametrize("steps", [(1, 1), (3, 1), (2, 4)], ids=["one", "of-reward", "of-both"])
+def test_nothing_depends_on_what_rewards_and_costs_are_counted_in(steps):
     """Rewards times 8, costs and limits times 1/2: the same actor bit for bit, and λ 16 times as large."""
     buffer = random_buffer(TASK, PROBLEM)
+    learner = dataclasses.replace(SMALL, reward_steps=steps[0], cost_steps=steps[1])
     tighter = dataclasses.replace(PROBLEM, limits=tuple(0.5 * limit for limit in PROBLEM.limits))
     start = sac.start(dataclasses.replace(SMALL, initial_multiplier=1.0), PROBLEM, random.key(5))
-    run = jax.jit(lambda problem, b: sac.learn(SMALL, problem, start, b, jnp.asarray(200), 200), static_argnums=0)
+    run = jax.jit(lambda problem, b: sac.learn(learner, problem, start, b, jnp.asarray(200), 200), static_argnums=0)
     one, same = run(PROBLEM, buffer), run(tighter, scaled(buffer, 8.0, 0.5))
     assert (one.path.multiplier > 0.0).all()
     for ours, theirs in zip(jax.tree.leaves(one.learned), jax.tree.leaves(same.learned), strict=True):

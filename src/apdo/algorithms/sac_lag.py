@@ -29,10 +29,11 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from apdo.algorithms import on_policy
 from apdo.core import categorical, dial, dual, policies, replay, squashed
-from apdo.core.data import Transition, flatten
+from apdo.core.data import Transition, by_environment
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
 from apdo.off_policy import sac
+from apdo.off_policy.path import BLOCK
 from apdo.off_policy.units import empty_buffer, view
 from apdo.options import LARGEST_WHOLE, OURS, one_of, option
 from apdo.problem import Asked, Problem
@@ -47,17 +48,21 @@ ONLINE = sac.Learner(
     activation="relu",
     critic_activation="normalised-relu",
     critic_rate=1e-3,
-    actor_rate=3e-4,
+    actor_rate=3e-5,
     target_rate=0.005,
     minibatch=256,
-    dual_rate=1e-4,
+    cost_steps=10,
+    dual_rate=5e-6,
+    rule=dual.Pid(proportional=1.0, far=0.0, of_integral=True),
     bound=1.0,
     cloning=0.0,
     last_rate=1.0,
 )
 """The learner on a buffer that grows with what its own actor does."""
-_PACE = 0.3
-"""The speed of the multipliers, in parts of that at which critics come to rest."""
+_PACE, _ACTORS_PACE = 0.1, 0.6
+"""The speeds of the multipliers and of the actor, in parts of that at which critics come to rest."""
+_SEEN = 0.1
+"""The share of a value's horizon over which its costs are counted as they were."""
 _LONGEST = 100
 """Steps over which a value is learned, at most: the horizon of the usual discount."""
 
@@ -101,13 +106,20 @@ class State(eqx.Module):
 
 
 def suited(asked: Asked) -> dict[str, float]:
-    """A rate of the multipliers that suits the length of episodes, where none is given.
+    """Rates of actor and multipliers that suit the length of episodes, where none are given.
 
-    A value is learned step by step from the end of its horizon, in some T / τ iterations. Multipliers that grow faster
-    than that charge an actor for costs that its critics cannot see yet; all that it can learn from them is to do
-    nothing.
+    A value is learned step by step from the end of its horizon, in some T / τ iterations. An actor that is faster finds
+    what critics wrongly take to be cheap before they learn better, and multipliers that are faster charge it for costs
+    that its critics cannot see yet; all that it can learn from them is to do nothing. Costs that were really paid, over
+    a tenth of the horizon, leave less for critics to be wrong about.
     """
-    return {"learner.dual_rate": _PACE * ONLINE.target_rate / min(asked.horizon, _LONGEST)}
+    steps = min(asked.horizon, _LONGEST)
+    settled = ONLINE.target_rate / steps
+    return {
+        "learner.dual_rate": _PACE * settled,
+        "learner.actor_rate": _ACTORS_PACE * settled,
+        "learner.cost_steps": max(1, round(_SEEN * steps)),
+    }
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
@@ -163,7 +175,7 @@ def step(
     key: PRNGKeyArray,  # noqa: ARG001
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: store the batch, move the multipliers by its cost, then learn."""
-    settings, buffer = _learner(config), replay.insert(state.buffer, flatten(batch))
+    settings, buffer = _learner(config), replay.insert(state.buffer, by_environment(batch))
     statistics, _ = on_policy.observe(state.statistics, batch)
     moved = on_policy.rebase((state.learner.learned, state.learner.target), state.statistics, statistics)
     learner = eqx.tree_at(lambda s: (s.learned, s.target), state.learner, moved)
@@ -186,8 +198,17 @@ def step(
     known = config.correction * (learner.iteration > 0)
     unseen = state.unseen + known * (measured["cost"] - learner.path.latest_cost - state.unseen)
     missed = problem.limit - limit + (unseen if config.multipliers == "corrected" else 0.0)
-    iterations = jnp.where(warm, max(1, round(config.updates * problem.batch)), 0)
-    learner = sac.learn(settings, problem, learner, buffer, iterations, statistics=statistics, unseen=missed)
+    count = max(1, round(config.updates * problem.batch))
+    learner = sac.learn(
+        settings,
+        problem,
+        learner,
+        buffer,
+        jnp.where(warm, count, 0),
+        statistics=statistics,
+        unseen=missed,
+        whole=count % BLOCK == 0,
+    )
     metrics |= {"critic_cost": learner.path.latest_cost, "critic_error": unseen} | dial.measure(turned, limit)
     after = State(learner=learner, buffer=buffer, largest=largest, unseen=unseen, dial=turned, statistics=statistics)
     return after, metrics

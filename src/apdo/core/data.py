@@ -6,6 +6,7 @@ O observation entries, A action entries, K value signals (the reward, then the c
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -35,3 +36,8 @@ class Transition(eqx.Module):
 def flatten(batch: Transition) -> Transition:
     """[T, N] becomes [B]: the samples without their order."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
+
+
+def by_environment(batch: Transition) -> Transition:
+    """[T, N] becomes [B], the steps of an environment one after the other."""
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), batch)

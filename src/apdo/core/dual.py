@@ -5,7 +5,8 @@ excess and u the unit in which a multiplier moves,
 
     ascent   λ ← [λ + β_k u e]⁺,  β_k = β / (k + 1)^decay              (paper, Algorithm 1, line 6)
     PID      I ← [I + β u e]⁺,    λ = [I + K_P u (e + F e|e|) + K_D u [e - e_before]⁺]⁺     (Stooke et al. 2020, F = 0)
-             F is a firmer hand far from the limit, where e is no noise; where a reach is set, the term goes no further
+             F is a firmer hand far from the limit, where e is no noise; where a reach is set, the term goes no further;
+             in parts of the integral I takes the place of u in λ: a price that has not grown yet is not raised at once
     Adam     λ ← [λ + u Adam(β; e)]⁺
 
 **Units.** In the paper e = C - d and u = 1, so that a gain that suits one problem suits no other. By default gains are
@@ -68,6 +69,9 @@ class Pid:
     far: float = option(2.0, "F, by which the excess counts more the larger it is", OURS, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the excess rose", STOOKE, within=(0.0, inf))
     reach: float = option(0.0, "most that the proportional term adds or takes; 0: any", OURS, within=(0.0, inf))
+    of_integral: bool = option(
+        False, "whether K_P and K_D count in parts of the integral, so that a price that is still small stays so", OURS
+    )
     most: float = option(20.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
 
@@ -135,7 +139,8 @@ def update(
         reach = config.reach or inf
         felt = excess * (1.0 + config.far * jnp.abs(excess))
         proportional = jnp.clip(config.proportional * felt, -reach, reach)
-        value = jnp.clip(integral + unit * (proportional + config.derivative * rise), 0.0, ceiling)
+        passing = integral if config.of_integral else unit
+        value = jnp.clip(integral + passing * (proportional + config.derivative * rise), 0.0, ceiling)
     return Multiplier(value=value, integral=integral, excess=excess, updates=multiplier.updates + 1, moments=moments)
 
 

@@ -95,7 +95,45 @@ def roll_back(keep: Bool[Array, ""], after: Replay, before: Replay) -> Replay:
 
 def sample(replay: Replay, key: PRNGKeyArray, shape: tuple[int, ...]) -> Transition:
     """Transitions drawn uniformly, with replacement, from those in the ring."""
-    return take(replay, jax.random.randint(key, shape, 0, replay.filled))
+    return take(replay, draw(replay, key, shape))
+
+
+def draw(replay: Replay, key: PRNGKeyArray, shape: tuple[int, ...]) -> Int[Array, "*shape"]:
+    """Rows drawn uniformly, with replacement, from those that are filled."""
+    return jax.random.randint(key, shape, 0, replay.filled)
+
+
+def take_ahead(
+    replay: Replay, index: Int[Array, "*shape"], steps: int, discounts: Float[Array, " K"]
+) -> tuple[Transition, Int[Array, "*shape"]]:
+    """The transitions over up to n steps that begin in the given rows, and how many steps each has.
+
+    Reward and costs are Σ_k γ^k x_k over these steps, with a γ for each; what follows is what followed the last of
+    them. The steps of an episode must have been inserted one after the other (`data.by_environment`). A transition is
+    shorter where its episode ends, or where the latest batch does.
+    """
+    first = replay.observation_size + replay.action_size
+    flat = index.reshape(-1, 1)
+    ahead = jnp.arange(steps)[None]
+    rows = (flat + ahead) % replay.capacity
+    signals = replay.rows[:, first : first + 1 + replay.constraints][rows]
+    terminated, step = replay.rows[:, -2][rows] > 0.5, replay.rows[:, -1][rows]
+    age = (replay.inserted - 1 - flat) % replay.capacity
+    follows = (step == step[:, :1] + ahead) & (ahead <= age)
+    goes_on = jnp.pad(~terminated[:, :-1], [(0, 0), (1, 0)], constant_values=True)
+    there = jnp.cumprod((follows & goes_on).astype(jnp.int32), axis=1)
+    count = jnp.sum(there, axis=1).reshape(index.shape)
+    weight = there[..., None] * (discounts[None] ** ahead[0][:, None])[None]
+    sums = jnp.sum(weight * signals, axis=1).reshape(*index.shape, -1)
+    begin, end = take(replay, index), take(replay, (index + count - 1) % replay.capacity)
+    whole = dataclasses.replace(
+        begin,
+        reward=sums[..., 0],
+        cost=sums[..., 1:],
+        next_observation=end.next_observation,
+        terminated=end.terminated,
+    )
+    return whole, count
 
 
 def episode_starts(replay: Replay) -> tuple[Int[Array, " C"], Int[Array, ""]]:

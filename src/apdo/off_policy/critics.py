@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -29,6 +30,14 @@ class Critics(eqx.Module):
     def of_choices(self, s: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "K B A"]:
         """Q of every choice."""
         return networks.apply_stack(self.stack, self._timed(s, step))
+
+    def first(self, count: int) -> "Critics":
+        """So many of them."""
+        return jax.tree.map(lambda leaf: leaf[:count], self)
+
+    def rest(self, count: int) -> "Critics":
+        """All but so many."""
+        return jax.tree.map(lambda leaf: leaf[count:], self)
 
     def _timed(self, s: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "B I"]:
         return s if self.horizon is None else jnp.concatenate([s, (step / self.horizon)[:, None]], axis=-1)

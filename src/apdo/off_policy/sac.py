@@ -3,7 +3,7 @@
 With Q_R1, Q_R2 for the reward, Q_Ci1..Q_CiE for each cost, their targets Q', and a' ~ π(·|s'):
 
     y    = r + γ (min_j Q'_Rj(s', a') - α log π(a'|s'))            the same for both; no bootstrap where it terminated
-    z_ie = c_i + γ_c Q'_Cie(s', a')                                each from its own target, within what is possible
+    z_ie = Σ_{k<n} γ_c^k c_i,k + γ_c^n Q'_Cie(s_n, a_n)            each from its own target, within what is possible
     Q        minimise the mean squares of y - Q_Rj(s, a) and of z_ie - Q_Cie(s, a)
     Q̂_Ci     = mean_e Q_Cie + k · deviation_e Q_Cie                 off-policy critics are sure of too much
     π        ascends the mean of  (min_j Q_Rj - Σ_i λ_i Q̂_Ci - α log π)(s, a) / (1 + Σ_i λ_i),   a ~ π(·|s)
@@ -11,8 +11,11 @@ With Q_R1, Q_R2 for the reward, Q_Ci1..Q_CiE for each cost, their targets Q', an
     λ_i      moves with  e_i, the relative excess of mean Q̂_Ci(s_0, a) over d_i, at first states of episodes:
              I_i ← [I_i + rate · u_i e_i]⁺,  λ_i = [I_i + K_P u_i e_i]⁺,  u_i = max(I_i, 1);  or is left to others
 
-(Haarnoja et al. 2018; the reward's minimum is Fujimoto et al.'s.) Where actions are choices, every mean over a is an
-expectation over them, and nothing is sampled. A policy over vectors is a squashed Gaussian, a = b · tanh(u / b).
+(Haarnoja et al. 2018; the reward's minimum is Fujimoto et al.'s.) With n > 1 (`cost_steps`) the first costs of a sum
+are those that were paid, by older policies too, and an actor that has found out what its critics wrongly take to be
+cheap cannot hide them. The reward can be counted so as well (`reward_steps`), without the entropy on the way. With
+`of_integral` K_P counts in parts of I. Where actions are choices, every mean over a is an expectation over them, and
+nothing is sampled. A policy over vectors is a squashed Gaussian, a = b · tanh(u / b).
 
 **Units.** Rewards and costs are counted in powers of two near the spread of the data (`units.view`). When the data's
 spread changes, the last layers, λ and α change with it, so that everything stays what it was in the problem's own
@@ -69,8 +72,7 @@ def learn(
     follow = None if total is None else critics.settling(config.target_rate, problem, total)
 
     def drawn(key: PRNGKeyArray) -> Draws:
-        draws = draw(config, problem, buffer, starts, key, statistics)
-        return dataclasses.replace(draws, batch=units.seen(draws.batch))
+        return draw(config, problem, buffer, starts, key, statistics, units)
 
     def rate(iteration: Int[Array, ""]) -> float | Array:
         return 1.0 if total is None else 1.0 - (1.0 - config.last_rate) * jnp.minimum(iteration / total, 1.0)

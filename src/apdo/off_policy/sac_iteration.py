@@ -1,7 +1,9 @@
 """One iteration of constrained soft actor-critic, and what it draws (the equations are in `sac`)."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -20,17 +22,28 @@ from apdo.off_policy.sac_state import TWINS, Learner, Networks, State, target_en
 from apdo.off_policy.units import Units
 from apdo.problem import Problem
 
-_TARGETS, _ACTOR, _DUAL = range(3)
+_TARGETS, _ACTOR, _DUAL, _COSTS = range(4)
+_STARTS = 32
+"""First observations in one iteration, at most: multipliers move slowly, and average over thousands of iterations."""
+
+
+Ahead: TypeAlias = tuple[Transition, Int[Array, "*n B"]]
+"""Transitions over several steps, and how many each has."""
 
 
 class Draws(eqx.Module):
     """What the iterations draw at random, the iterations in front."""
 
     batch: Transition
-    starts: Float[Array, "*n B O"] | None
+    """Single steps."""
+    reward: Ahead
+    """The same over as many steps as the reward's targets count."""
+    cost: Ahead
+    """And over those of the costs'."""
+    starts: Float[Array, "*n F O"] | None
     """First observations of episodes, where the multipliers are learned too."""
     noise: Float[Array, "*n U B A"] | None
-    """Standard normal, for the targets, the actor and the dual gradient; None where actions are choices."""
+    """Standard normal: for the reward's targets, actor, dual gradient, the costs' targets; None for choices."""
 
 
 def draw(
@@ -40,16 +53,31 @@ def draw(
     starts: tuple[Int[Array, " C"], Int[Array, ""]] | None,
     key: PRNGKeyArray,
     statistics: Statistics | None,
+    units: Units,
 ) -> Draws:
-    """What the iterations of a block draw, at once."""
+    """What the iterations of a block draw, at once, in the learner's units."""
     minibatch_key, start_key, noise_key = random.split(key, 3)
     shape = (BLOCK, config.minibatch)
     first = noise = None
     if starts is not None:
-        first = normalised(statistics, replay.sample_starts(buffer, starts, start_key, shape)).observation
+        few = (BLOCK, min(_STARTS, config.minibatch))
+        first = normalised(statistics, replay.sample_starts(buffer, starts, start_key, few)).observation
     if not problem.discrete_actions:
-        noise = random.normal(noise_key, (BLOCK, 3, config.minibatch, problem.action_size))
-    return Draws(normalised(statistics, replay.sample(buffer, minibatch_key, shape)), first, noise)
+        uses = 3 if config.cost_steps == config.reward_steps else 4
+        noise = random.normal(noise_key, (BLOCK, uses, config.minibatch, problem.action_size))
+    rows = replay.draw(buffer, minibatch_key, shape)
+    batch = units.seen(normalised(statistics, replay.take(buffer, rows)))
+    discounts = jnp.asarray(objective.sum_discounts(problem))
+
+    def ahead(steps: int) -> Ahead:
+        if steps == 1:
+            return batch, jnp.ones_like(rows)
+        whole, count = replay.take_ahead(buffer, rows, steps, discounts)
+        return units.seen(normalised(statistics, whole)), count
+
+    reward = ahead(config.reward_steps)
+    cost = reward if config.cost_steps == config.reward_steps else ahead(config.cost_steps)
+    return Draws(batch, reward, cost, first, noise)
 
 
 def cautious(config: Learner, q: Float[Array, "N B ..."], constraints: int) -> Float[Array, "K B ..."]:
@@ -86,28 +114,44 @@ def targets(
     A cost critic is not asked to say less, or more, than costs can add up to. The actor looks for what critics take to
     be cheap; without these bounds their errors feed on each other (on point-goal-1 they came to -12,000).
     """
-    batch, m = draws.batch, problem.constraints
-    s, step = batch.next_observation, batch.step + 1
-    if learned.discrete:
-        log_p = learned.log_probabilities(s)
-        q = target.of_choices(s, step)
-        soft = jnp.sum(jnp.exp(log_p) * (_lower(q) - temperature * log_p), axis=-1)
-        costs = jnp.sum(jnp.exp(log_p)[None] * q[TWINS:], axis=-1)
-    else:
-        assert draws.noise is not None
-        action, log_density = learned.distributions(s).at(draws.noise[_TARGETS])
-        q = target.q(s, action, step)
-        soft = _lower(q) - temperature * log_density
-        costs = q[TWINS:]
-    after = jnp.concatenate([jnp.broadcast_to(soft[None], (TWINS, *soft.shape)), costs])
-    now = jnp.concatenate([batch.reward[None], batch.cost.T])
-    repeats = jnp.asarray([TWINS] + [config.costs] * m)
-    of_critic = jnp.repeat(jnp.arange(1 + m), repeats, total_repeat_length=after.shape[0])
-    discount = jnp.asarray(objective.sum_discounts(problem))[of_critic]
-    alive = 1.0 - batch.terminated.astype(now.dtype)
-    wanted = now[of_critic] + discount[:, None] * alive[None] * after
+    gamma, *cost_gammas = objective.sum_discounts(problem)
+    batch, steps = draws.reward
+    soft = _following(learned, target.first(TWINS), draws.reward, draws, _TARGETS, _lower, temperature)
+    reward = batch.reward + gamma**steps * _goes_on(batch) * soft
+    batch, steps = draws.cost
+    which = _TARGETS if config.cost_steps == config.reward_steps else _COSTS
+    after = _following(learned, target.rest(TWINS), draws.cost, draws, which)
+    discount = jnp.repeat(jnp.asarray(cost_gammas), config.costs)[:, None] ** steps[None]
+    costs = jnp.repeat(batch.cost.T, config.costs, axis=0) + discount * _goes_on(batch)[None] * after
     least, most = jnp.repeat(possible, config.costs, axis=1)
-    return jnp.concatenate([wanted[:TWINS], jnp.clip(wanted[TWINS:], least[:, None], most[:, None])])
+    costs = jnp.clip(costs, least[:, None], most[:, None])
+    return jnp.concatenate([jnp.broadcast_to(reward[None], (TWINS, *reward.shape)), costs])
+
+
+def _goes_on(batch: Transition) -> Float[Array, " B"]:
+    return 1.0 - batch.terminated.astype(batch.reward.dtype)
+
+
+def _following(
+    learned: Networks,
+    target: critics.Critics,
+    ahead: Ahead,
+    draws: Draws,
+    which: int,
+    choose: Callable[[Array], Array] = lambda q: q,
+    temperature: float | Array = 0.0,
+) -> Float[Array, "*N B"]:
+    """What critics say of the actor where transitions have led, with its entropy at this price."""
+    batch, steps = ahead
+    s, step = batch.next_observation, batch.step + steps
+    if learned.discrete:
+        q, log_p = choose(target.of_choices(s, step)), learned.log_probabilities(s)
+        log_p = jnp.broadcast_to(log_p, q.shape)
+        return jnp.sum(jnp.exp(log_p) * (q - temperature * log_p), axis=-1)
+    assert draws.noise is not None
+    action, log_density = learned.distributions(s).at(draws.noise[which])
+    q = choose(target.q(s, action, step))
+    return q - temperature * jnp.broadcast_to(log_density, q.shape)
 
 
 class Judged(eqx.Module):
@@ -169,8 +213,9 @@ def iterate(
     )
     cost, multiplier = found.values[1:], state.multiplier
     if draws.starts is not None:
-        noise = None if draws.noise is None else draws.noise[_DUAL]
-        at_start = jnp.zeros_like(draws.batch.step)
+        count = draws.starts.shape[0]
+        noise = None if draws.noise is None else draws.noise[_DUAL, :count]
+        at_start = jnp.zeros(count, dtype=draws.batch.step.dtype)
         cost = judge(config, learned, judges, draws.starts, at_start, noise, problem.constraints).values[1:]
         excess = dual.relative_excess(cost + unseen, units.limit, jnp.zeros_like(units.limit))
         unit = jnp.maximum(multiplier.integral, 1.0)
