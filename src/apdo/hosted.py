@@ -214,6 +214,10 @@ def collect(copies: host.Copies, act: ActOnBatch, memory: PyTree, key: PRNGKeyAr
         "truncated": np.empty((steps, n), bool),
         "step": np.empty((steps, n), np.int32),
     }
+    after = ["reward", "cost", "next_observation", "terminated", "truncated"]
+    if hasattr(arrays, "plain_reward"):
+        record["plain_reward"] = np.empty((steps, n), np.float32)
+        after.append("plain_reward")
     fresh = spread(memory, n)
     remembers = bool(jax.tree.leaves(memory))
     keys = key_data(random.fold_in(key, _ACT), n)
@@ -226,7 +230,7 @@ def collect(copies: host.Copies, act: ActOnBatch, memory: PyTree, key: PRNGKeyAr
             actions, memories = act(memories, record["observation"][t], next(keys))
             arrays.action[:] = record["action"][t] = np.asarray(actions)
             copies.step(last=t + 1 == steps)
-            for name in ("reward", "cost", "next_observation", "terminated", "truncated"):
+            for name in after:
                 record[name][t] = getattr(arrays, name)
             over = arrays.terminated | arrays.truncated
             if remembers and over.any():
