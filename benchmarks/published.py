@@ -232,10 +232,10 @@ COUNTERPARTS = {
     "pd-ddpg": "DDPGLag",
     "sac-lag": "SACLag",
     "sac-lag-1m": "SACLag",
-    "ppo+saute": "PPOSaute",
-    "trpo+saute": "TRPOSaute",
-    "ppo+early-termination": "PPOEarlyTerminated",
-    "trpo+early-termination": "TRPOEarlyTerminated",
+    "ppo-saute": "PPOSaute",
+    "trpo-saute": "TRPOSaute",
+    "ppo-early-termination": "PPOEarlyTerminated",
+    "trpo-early-termination": "TRPOEarlyTerminated",
 }
 """What we run ↦ OmniSafe's algorithm that is nearest to it; the others have none with published figures."""
 

@@ -96,7 +96,7 @@ ENTRIES = {
     **{name: Entry(name) for name in ALGORITHMS},
     **{f"{name}-1m": Entry(name, samples=EARLY, own_batch=True) for name in ("apdo", "sac-lag")},
     **{
-        f"{primal}+{wrapper}": _wrapped(primal, wrapper)
+        f"{primal}-{wrapper}": _wrapped(primal, wrapper)
         for wrapper in ("saute", "early-termination")
         for primal in ("ppo", "trpo")
     },
@@ -223,7 +223,9 @@ def _check(job: Job, told: dict[str, Any]) -> None:
     config = told["config"]
     there = config["algorithm_config"] | config["settings"] | told["problem"] | told
     there |= {name: config["settings"][name] for name in ("samples", "batch")}
-    if wrong := [f"{name} {there.get(name)}, not {value}" for name, value in wanted.items() if there.get(name) != value]:
+    if wrong := [
+        f"{name} {there.get(name)}, not {value}" for name, value in wanted.items() if there.get(name) != value
+    ]:
         raise Refused("it is another run: " + "; ".join(wrong))
 
 
@@ -488,7 +490,9 @@ def arguments(
 
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=".*", help="TASK/ALGORITHM as a pattern")
-    parser.add_argument("--algorithms", type=names, default=[], help=f"with commas; by default {','.join(study.algorithms)}")
+    parser.add_argument(
+        "--algorithms", type=names, default=[], help=f"with commas; by default {','.join(study.algorithms)}"
+    )
     own = ",".join(map(str, study.seeds)) or "as the task says"
     parser.add_argument("--seeds", type=numbers, default=(), help=f"with commas; by default {own}")
     parser.add_argument("--samples", type=int, help="instead of the task's own; wants another --runs and --out")

@@ -28,9 +28,18 @@ class Estimate(NamedTuple):
     half: float
     seeds: int
 
+    @property
+    def places(self) -> int:
+        """As many decimals as are worth saying."""
+        return 0 if abs(self.mean) >= 100 else 1 if abs(self.mean) >= 10 else 2
+
+    @property
+    def alone(self) -> str:
+        """The mean without its interval."""
+        return f"{self.mean:.{self.places}f}"
+
     def __str__(self) -> str:
-        places = 0 if abs(self.mean) >= 100 else 1 if abs(self.mean) >= 10 else 2
-        return f"{self.mean:.{places}f}" + (f" ± {self.half:.{places}f}" if math.isfinite(self.half) else "")
+        return self.alone + (f" ± {self.half:.{self.places}f}" if math.isfinite(self.half) else "")
 
 
 def estimate(values: list[float]) -> Estimate:
@@ -223,7 +232,11 @@ def parts(out: Path) -> dict[str, str]:
     """What stands between each pair of the document's marks."""
     told = {SUMMARY: summary(out)}
     for task in BENCHMARK.tasks:
-        picture = f"\n\n![return and cost on {task}](../results/benchmarks/{task}.svg)" if gather(task, out, BENCHMARK.algorithms) else ""
+        picture = (
+            f"\n\n![return and cost on {task}](../results/benchmarks/{task}.svg)"
+            if gather(task, out, BENCHMARK.algorithms)
+            else ""
+        )
         told[task] = table(task, out) + picture
     return told
 

@@ -34,7 +34,9 @@ def test_the_limit_of_a_task_is_25_on_the_plain_total_or_its_own(task):
         pytest.importorskip("mujoco", reason="MuJoCo is not installed")
     problem = settings.specify("pdo", task, {"samples": 10_000_000, "batch": 20_000}).problem()
     own = (0.2, 0.995) if task == "point-gather" else (25.0, 1.0)
-    assert (*problem.limits, problem.cost_discount) == own == (safety.TASKS[task].limit, safety.TASKS[task].cost_discount)
+    assert (
+        (*problem.limits, problem.cost_discount) == own == (safety.TASKS[task].limit, safety.TASKS[task].cost_discount)
+    )
 
 
 def seed(earned, cost, samples=10_000_000, **more):
