@@ -209,24 +209,26 @@ def length(task: str, algorithm: str) -> int:
 
 def _check(job: Job, told: dict[str, Any]) -> None:
     """Refuse a folder whose run is not what its name says."""
-    planned, task = job.described()["settings"], TASKS[job.task]
+    task = TASKS[job.task]
+    named = {"samples", "batch"} | {name for entry in ENTRIES.values() for name in entry.options}
     wanted = {
         "algorithm": job.entry.algorithm,
         "environment": job.task,
         "seeds": [job.seed],
-        "batch": planned["batch"],
         "limits": [task.limit],
         "cost_discount": task.cost_discount,
-        "samples": planned["samples"],
-        **job.entry.options,
+        **_chosen(job.described(), named),
     }
-    config = told["config"]
-    there = config["algorithm_config"] | config["settings"] | told["problem"] | told
-    there |= {name: config["settings"][name] for name in ("samples", "batch")}
-    if wrong := [
-        f"{name} {there.get(name)}, not {value}" for name, value in wanted.items() if there.get(name) != value
-    ]:
+    there = told["problem"] | told | _chosen(told["config"], named)
+    wrong = [f"{name} {there.get(name)}, not {value}" for name, value in wanted.items() if there.get(name) != value]
+    if wrong:
         raise Refused("it is another run: " + "; ".join(wrong))
+
+
+def _chosen(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Some of the options of a run, as far as its algorithm has them."""
+    options = config["settings"] | config["algorithm_config"]
+    return {name: options[name] for name in sorted(names) if name in options}
 
 
 def _provenance(job: Job, told: dict[str, Any]) -> dict[str, Any]:

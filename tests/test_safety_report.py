@@ -1,6 +1,5 @@
 """The field's benchmark: its runs, the published figures beside it, and what its tables say of files."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from benchmarks import published, safety, safety_report
 from benchmarks.safety import Job
 
 from apdo.experiment import records, settings
+from benchmark_files import between, cells, file, seed
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,25 +37,6 @@ def test_the_limit_of_a_task_is_25_on_the_plain_total_or_its_own(task):
     assert (
         (*problem.limits, problem.cost_discount) == own == (safety.TASKS[task].limit, safety.TASKS[task].cost_discount)
     )
-
-
-def seed(earned, cost, samples=10_000_000, **more):
-    """What would be filed of a seed whose result is the same from beginning to end."""
-    end = {"return": earned, "cost": cost, "multiplier": 0.5}
-    curve = {"samples": [samples // 2, samples], **{name: [value] * 2 for name, value in end.items()}}
-    marks = [mark for mark in (1_000_000, 10_000_000) if mark <= samples]
-    told = {"samples": samples, "seconds": 600, "cores": 1, "device": "cpu: cpu", "differs": {}, "curve": curve}
-    return told | {"ends": {str(mark): end for mark in marks}} | more
-
-
-def file(out, task, algorithm, *seeds):
-    for i, one in enumerate(seeds):
-        safety.add(Job(task, algorithm, i, 10_000_000), one, out)
-
-
-def cells(text, first):
-    [line] = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
-    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_the_numbers_of_a_table_are_those_of_the_files(tmp_path):
@@ -121,10 +102,8 @@ def test_the_picture_has_the_seeds_that_went_furthest(tmp_path):
 
 
 def test_the_document_says_what_the_files_of_results_say():
-    text = (ROOT / safety_report.DOCUMENT).read_text(encoding="utf-8")
-    for name, told in safety_report.parts(ROOT / safety.RESULTS).items():
-        [there] = re.findall(f"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
-        assert there == told, f"{name}: python -m benchmarks.safety --table"
+    told = safety_report.parts(ROOT / safety.RESULTS)
+    assert between(ROOT / safety_report.DOCUMENT, told) == told, "python -m benchmarks.safety --table"
 
 
 def test_the_command_line_names_algorithms_that_it_does_not_know():
