@@ -249,7 +249,7 @@ def draw(task: str, out: Path, path: Path | None = None) -> None:
     high = max(KNOWN[task].earned, *(one.highest[0] for one in inside.values()))
     bottom, top = low - 0.06 * (high - low), high + 0.06 * (high - low)
     with matplotlib.rc_context(plot.LOOK):
-        figure = Figure(figsize=(10, 6.0), layout="none")
+        figure = Figure(figsize=(10, 6.0))
         panel = figure.add_axes((0.08, 0.17, 0.60, 0.75))
         panel.set(xlim=(0, WIDEST * limit), ylim=(bottom, top), xlabel=f"cost of an episode (limit {limit:g})")
         panel.axvspan(0, limit, color="#009E73", alpha=0.05, linewidth=0)

@@ -155,7 +155,7 @@ class BudgetedCopies:
     def step(self, *, last: bool) -> None:
         """One step of each copy."""
         self._inner.step(last=last)
-        own, mine, task = self._inner.arrays, self.arrays, self._task
+        own, mine, task = self._inner.arrays, cast(Any, self.arrays), self._task
         spent = own.cost / np.asarray(task.limits, np.float32)
         self._left[:] = np.maximum((self._left - spent) / np.float32(task.cost_discount), -1.0)
         exhausted = (self._left < -_ROUNDING).any(axis=1)
