@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import document, published, safety
+from benchmarks import comparison_curves, document, published, safety
 from benchmarks import safety_report as report
 from benchmarks.safety import EARLY, RESULTS, TASKS, Study, length
 
@@ -342,8 +342,12 @@ def write(out: Path = RESULTS, target: Path = DOCUMENT) -> None:
     for task in STUDY.tasks:
         if results(task, out):
             draw(task, out)
+    comparison_curves.draw_all(STUDY, out)
     if out == RESULTS:
         document.fill(target, parts(out))
+        for page in comparison_curves.pages(STUDY):
+            curves = comparison_curves.text(page, STUDY, out)
+            document.fill(comparison_curves.FOLDER / f"{page}.md", {comparison_curves.MARK: curves})
     else:
         print("\n\n".join(parts(out).values()))
 

@@ -197,29 +197,34 @@ def draw(task: str, out: Path) -> None:
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         panels = figure.subplots(1, 2)
         for algorithm, seeds in gather(task, out, BENCHMARK.algorithms).items():
-            curves, colour = furthest(seeds), plot.COLOURS[BENCHMARK.algorithms.index(algorithm)]
-            x = curves[0]["samples"] / 1e6
-            for panel, name in zip(panels, ("return", "cost"), strict=True):
-                values = np.array([curve[name] for curve in curves])
-                panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-                panel.plot(x, values.mean(axis=0), color=colour, linewidth=1.6, label=algorithm)
-        _finish(panels, task)
+            lines(panels, seeds, plot.COLOURS[BENCHMARK.algorithms.index(algorithm)], algorithm)
+        finish(panels, task)
         names, labels = panels[0].get_legend_handles_labels()
         figure.legend(names, labels, loc="outside lower center", ncols=min(len(labels), 9), frameon=False)
         plot.write(figure, out / f"{task}.svg")
 
 
-def _finish(panels: Any, task: str) -> None:
+def lines(panels: Any, seeds: dict[str, dict[str, Any]], colour: str, label: str) -> None:
+    """The return and the cost of an algorithm, each in its panel."""
+    curves = furthest(seeds)
+    x = curves[0]["samples"] / 1e6
+    for panel, name in zip(panels, ("return", "cost"), strict=True):
+        values = np.array([curve[name] for curve in curves])
+        panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+        panel.plot(x, values.mean(axis=0), color=colour, linewidth=1.6, label=label)
+
+
+def finish(panels: Any, task: str) -> None:
     """Axes and words; the cost is linear up to twice the limit, and logarithmic beyond."""
-    earned, cost = panels
-    cost.axhline(LIMIT, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
-    top = max(2.4 * LIMIT, cost.get_ylim()[1])
-    cost.set_yscale("symlog", linthresh=2 * LIMIT)
-    ticks = [tick for tick in (0, 10, 25, 50, 100, 200, 400, 800) if tick <= top]
-    cost.set_yticks(ticks, [str(tick) for tick in ticks])
+    (earned, cost), limit = panels, TASKS[task].limit
+    cost.axhline(limit, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
+    top = max(2.4 * limit, cost.get_ylim()[1])
+    cost.set_yscale("symlog", linthresh=2 * limit)
+    ticks = [share * limit for share in (0, 0.4, 1, 2, 4, 8, 16, 32) if share * limit <= top]
+    cost.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     cost.minorticks_off()
     cost.set_ylim(0, top)
-    for panel, title in ((earned, f"{task}: return of an episode"), (cost, f"cost of an episode (limit {LIMIT:g})")):
+    for panel, title in ((earned, f"{task}: return of an episode"), (cost, f"cost of an episode (limit {limit:g})")):
         panel.set_title(title, loc="left", fontweight="bold")
         panel.set_xlabel("million steps")
         panel.set_xlim(left=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import comparison, published, safety
+from benchmarks import comparison, comparison_curves, published, safety
 from benchmarks.safety import Job, Refused
 
 from apdo.algorithms import ALGORITHMS
@@ -174,7 +174,19 @@ def test_every_counterpart_has_figures():
     )
 
 
-def test_the_document_says_what_the_files_of_results_say(monkeypatch):
+def test_what_is_compared_stands_on_the_page_of_its_algorithm():
+    pages = comparison_curves.pages(comparison.STUDY)
+    assert sorted(name for names in pages.values() for name in names) == sorted(comparison.STUDY.algorithms)
+    assert pages["aliases"] == ["ppo-lag", "trpo-lag", "cppo-pid", "trpo-pid", "rcpo"]
+    assert pages["sac-lag"] == ["sac-lag-1m"]
+    assert pages["pd-ddpg"] == []
+    assert {f"{page}.md" for page in pages} == {path.name for path in (ROOT / "docs/algorithms").iterdir()}
+
+
+def test_the_document_and_the_pages_say_what_the_files_of_results_say(monkeypatch):
     monkeypatch.chdir(ROOT)
     told = comparison.parts(safety.RESULTS)
     assert between(ROOT / comparison.DOCUMENT, told) == told, "python -m benchmarks.comparison --table"
+    for page in comparison_curves.pages(comparison.STUDY):
+        curves = {"curves": comparison_curves.text(page, comparison.STUDY, safety.RESULTS)}
+        assert between(ROOT / f"docs/algorithms/{page}.md", curves) == curves, "python -m benchmarks.comparison --table"
