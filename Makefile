@@ -10,7 +10,7 @@ JOBS ?= 2
 PYTEST = -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-slow test-optimised test-isa test-random test-pythons test-all test-mujoco test-mujoco-versions test-safety-gymnasium test-bullet test-stable-baselines3 test-ray test-wheel check docs test-docs bench bench-peers theory \
-  ground-truth real-problems benchmarks-safety dual-estimation sample-efficiency safety-dial multiplier-rules robots transfer \
+  ground-truth real-problems benchmarks-safety comparison dual-estimation sample-efficiency safety-dial multiplier-rules robots transfer \
   algorithm-pages torture torture-sweeps ray-speed clean
 
 # The same number of samples for each; what is there already is not trained again.
@@ -163,6 +163,10 @@ real-problems: .venv/run
 # The field's benchmark at full length; the tables and pictures of docs/benchmarks.md. What was stopped goes on.
 benchmarks-safety: .venv/mujoco
 	$(BIN)/python -m benchmarks.safety --jobs $(JOBS)
+
+# Every algorithm on three tasks with one set of defaults; tables and pictures of docs/comparison.md. What was stopped goes on.
+comparison: .venv/mujoco
+	$(BIN)/python -m benchmarks.comparison --jobs $(JOBS)
 
 # What the safety dial trades, and that it is forgotten in the end; picture and table of docs/safety-dial.md.
 safety-dial: .venv/run

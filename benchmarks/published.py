@@ -231,8 +231,13 @@ COUNTERPARTS = {
     "rcpo": "RCPO",
     "pd-ddpg": "DDPGLag",
     "sac-lag": "SACLag",
+    "sac-lag-1m": "SACLag",
+    "ppo-saute": "PPOSaute",
+    "trpo-saute": "TRPOSaute",
+    "ppo-early-termination": "PPOEarlyTerminated",
+    "trpo-early-termination": "TRPOEarlyTerminated",
 }
-"""Our algorithm ↦ OmniSafe's that is nearest to it; the others have none with published figures."""
+"""What we run ↦ OmniSafe's algorithm that is nearest to it; the others have none with published figures."""
 
 
 def off_policy_steps(task: str) -> int:

@@ -6,6 +6,7 @@
     python -m benchmarks.safety --seeds 0,1 --seconds 3000         some of the seeds, as far as they come in that time
     python -m benchmarks.safety --file                             file runs that were made by hand, train nothing
     python -m benchmarks.safety --table                            tables and pictures alone, from what was filed
+    python -m benchmarks.safety --lines                            the commands of what is missing, to be run elsewhere
 
 Every run is a process of its own, with the library's defaults and one batch for all:
 
@@ -13,6 +14,7 @@ Every run is a process of its own, with the library's defaults and one batch for
 
 A run that was stopped goes on, here or by hand, on whatever machine its folder is. Results go to results/benchmarks,
 one JSON file for each task and algorithm; seeds that are there at full length are not run again unless --again.
+`benchmarks.comparison` is another study with the same runs and files: what one of them has run the other has too.
 """
 
 import argparse
@@ -28,9 +30,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,16 +50,17 @@ LAST = 0.05
 POINTS = 100
 """Points of a stored curve, at most."""
 METRICS = ("return", "cost", "multiplier")
-DEFAULT = ("trpo", "pdo", "ppo-lag", "cpo", "apdo")
-"""The algorithms that are run unless others are named."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How long a task is trained, and with which seeds."""
+    """How long a task is trained, with which seeds, and what its limit is."""
 
     samples: int = FULL
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    limit: float = LIMIT
+    cost_discount: float = 1.0
+    """1 where the limit speaks of an episode's plain total."""
 
 
 TASKS = {
@@ -69,7 +72,51 @@ TASKS = {
     "walker2d-velocity": Task(),
     "humanoid-velocity": Task(samples=3_000_000, seeds=(0, 1, 2)),
     "swimmer-velocity": Task(),
+    "point-gather": Task(limit=0.2, cost_discount=0.995),
 }
+
+
+class Entry(NamedTuple):
+    """What is run under a name: an algorithm, and the options that are laid over its defaults."""
+
+    algorithm: str
+    options: Mapping[str, Any] = {}
+    samples: int = FULL
+    """At most; fewer than the task's for what learns from few."""
+    own_batch: bool = False
+    """Whether the batch is the algorithm's own, and not the one for all."""
+
+
+def _wrapped(primal: str, wrapper: str) -> Entry:
+    """An unconstrained algorithm that sees its budgets."""
+    return Entry("trpo", ({"primal": primal} if primal != "trpo" else {}) | {"wrap": wrapper})
+
+
+ENTRIES = {
+    **{name: Entry(name) for name in ALGORITHMS},
+    **{f"{name}-1m": Entry(name, samples=EARLY, own_batch=True) for name in ("apdo", "sac-lag")},
+    **{
+        f"{primal}-{wrapper}": _wrapped(primal, wrapper)
+        for wrapper in ("saute", "early-termination")
+        for primal in ("ppo", "trpo")
+    },
+}
+"""Name ↦ what is run: every algorithm; the off-policy ones with their own batches; PPO and TRPO under each wrapper."""
+
+
+class Study(NamedTuple):
+    """What is run unless something else is asked for."""
+
+    tasks: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...] = ()
+    """Instead of each task's own."""
+
+
+BENCHMARK = Study(
+    tasks=tuple(name for name in TASKS if name != "point-gather"),
+    algorithms=("trpo", "pdo", "ppo-lag", "cpo", "apdo"),
+)
 
 
 class Refused(Exception):
@@ -90,11 +137,28 @@ class Job:
         """What its folder is called."""
         return f"{self.task}-{self.algorithm}-{self.seed}"
 
+    @property
+    def entry(self) -> Entry:
+        """What its name stands for."""
+        return ENTRIES[self.algorithm]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All that is not left to the library's defaults."""
+        batch = {} if self.entry.own_batch else {"batch": BATCH}
+        return {"samples": self.samples} | batch | dict(self.entry.options) | {"seed": self.seed}
+
     def words(self, runs: Path = RUNS) -> list[str]:
         """The command that makes it, or goes on with it."""
-        told = {"samples": self.samples, "batch": BATCH, "seed": self.seed, "out": runs / self.name}
+        told = self.options | {"out": runs / self.name}
         given = [word for name, value in told.items() for word in (f"--{name}", str(value))]
-        return ["apdo", "train", self.algorithm, self.task, *given, "--resume", "--quiet"]
+        return ["apdo", "train", self.entry.algorithm, self.task, *given, "--resume", "--quiet"]
+
+    def described(self) -> dict[str, Any]:
+        """The run as its folder would describe it now, its samples and batch rounded up to whole episodes."""
+        from apdo.experiment import settings
+
+        return json.loads(json.dumps(settings.specify(self.entry.algorithm, self.task, self.options).describe()))
 
     def __str__(self) -> str:
         return f"{self.task}/{self.algorithm}, seed {self.seed}"
@@ -121,7 +185,7 @@ def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any
     if told.get("status") not in ("finished", "interrupted", "stopped", "failed"):
         raise Refused(f"it is not over: {run.samples[-1]:,} of {job.samples:,} samples")
     curve = _curve(run.metrics, run.samples)
-    marks = sorted({EARLY, TASKS[job.task].samples})
+    marks = sorted({EARLY, length(job.task, job.algorithm)})
     found = {
         "samples": int(run.samples[-1]),
         "status": told["status"],
@@ -138,20 +202,33 @@ def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any
     return found
 
 
+def length(task: str, algorithm: str) -> int:
+    """How many samples a run of the algorithm on the task has, when it is whole."""
+    return min(TASKS[task].samples, ENTRIES[algorithm].samples)
+
+
 def _check(job: Job, told: dict[str, Any]) -> None:
     """Refuse a folder whose run is not what its name says."""
+    task = TASKS[job.task]
+    named = {"samples", "batch"} | {name for entry in ENTRIES.values() for name in entry.options}
     wanted = {
-        "algorithm": job.algorithm,
+        "algorithm": job.entry.algorithm,
         "environment": job.task,
         "seeds": [job.seed],
-        "batch": BATCH,
-        "limits": [LIMIT],
-        "cost_discount": 1.0,
-        "samples": job.samples,
+        "limits": [task.limit],
+        "cost_discount": task.cost_discount,
+        **_chosen(job.described(), named),
     }
-    there = told["problem"] | told | {"samples": told["config"]["settings"]["samples"]}
-    if wrong := [f"{name} {there.get(name)}, not {value}" for name, value in wanted.items() if there[name] != value]:
+    there = told["problem"] | told | _chosen(told["config"], named)
+    wrong = [f"{name} {there.get(name)}, not {value}" for name, value in wanted.items() if there.get(name) != value]
+    if wrong:
         raise Refused("it is another run: " + "; ".join(wrong))
+
+
+def _chosen(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Some of the options of a run, as far as its algorithm has them."""
+    options = config["settings"] | config["algorithm_config"]
+    return {name: options[name] for name in sorted(names) if name in options}
 
 
 def _provenance(job: Job, told: dict[str, Any]) -> dict[str, Any]:
@@ -170,8 +247,7 @@ def differing(job: Job, config: dict[str, Any]) -> dict[str, Any]:
     """The options of a run that its command would not give now; none, unless defaults have changed since."""
     from apdo.experiment import settings
 
-    given = {"samples": job.samples, "batch": BATCH, "seed": job.seed}
-    now = json.loads(json.dumps(settings.specify(job.algorithm, job.task, given).describe()))
+    now = job.described()
     parts = ("settings", "algorithm_config", "environment_config")
     ours, theirs = ({name: value for part in parts for name, value in one[part].items()} for one in (now, config))
     names = sorted((ours.keys() | theirs.keys()) - set(settings.BOOKKEEPING))
@@ -179,8 +255,12 @@ def differing(job: Job, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curve(metrics: dict[str, np.ndarray], samples: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, plain total cost and multiplier of each epoch, as far as there are any, and the samples at its end."""
-    told = {"return": "return", "cost": "undiscounted_cost", "multiplier": "multiplier"}
+    """Return, cost and multiplier of each epoch, as far as there are any, and the samples at its end.
+
+    The cost is what the limit speaks of. The return is what the environment itself paid, wrapped or not.
+    """
+    paid = "plain_return" if "plain_return" in metrics else "return"
+    told = {"return": paid, "cost": "cost", "multiplier": "multiplier"}
     there = {name: metrics[key].reshape(len(samples)) for name, key in told.items() if key in metrics}
     return {"samples": np.asarray(samples), **there}
 
@@ -231,7 +311,8 @@ def add(job: Job, found: dict[str, Any], out: Path) -> None:
     path = path_of(job.task, job.algorithm, out)
     with _FILING:
         seeds = read(path).get("seeds", {}) | {str(job.seed): found}
-        head = {"task": job.task, "algorithm": job.algorithm, "limit": LIMIT, "batch": BATCH}
+        batch = None if job.entry.own_batch else BATCH
+        head = {"task": job.task, "algorithm": job.algorithm, "limit": TASKS[job.task].limit, "batch": batch}
         lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
         told = [f"  {json.dumps(seed)}: {json.dumps(seeds[seed])}" for seed in sorted(seeds, key=int)]
         lines.append(' "seeds": {\n' + ",\n".join(told) + "\n }")
@@ -241,18 +322,19 @@ def add(job: Job, found: dict[str, Any], out: Path) -> None:
         beside.replace(path)
 
 
-def file_all(given: argparse.Namespace) -> None:
+def file_all(given: argparse.Namespace, study: Study = BENCHMARK) -> None:
     """File what run folders hold, whoever made them."""
     from apdo.errors import InvalidInput
     from apdo.report import runs
 
-    for job in plan(given, list(ALGORITHMS), seeds_in(given.runs)):
+    for job in plan(given, study._replace(algorithms=tuple(ENTRIES), seeds=seeds_in(given.runs))):
         folder = given.runs / job.name
         if not folder.exists():
             continue
         try:
             samples = runs.read_description(folder)["config"]["settings"]["samples"]
-            job = dataclasses.replace(job, samples=samples)
+            if samples != job.described()["settings"]["samples"]:
+                job = dataclasses.replace(job, samples=samples)
             found = read_seed(job, folder, given.cores)
         except (Refused, InvalidInput) as error:
             print(f"{job}: not filed: {error}", flush=True)
@@ -280,23 +362,23 @@ def in_words(found: dict[str, Any]) -> str:
 # Runs.
 
 
-def plan(given: argparse.Namespace, algorithms: list[str], seeds: tuple[int, ...] = ()) -> Iterator[Job]:
-    """Everything that was asked for; seeds first, so that a benchmark that was stopped has something of each."""
-    for name, task in TASKS.items():
-        for seed in given.seeds or seeds or task.seeds:
-            for algorithm in given.algorithms or algorithms:
+def plan(given: argparse.Namespace, study: Study = BENCHMARK) -> Iterator[Job]:
+    """Everything that was asked for; seeds first, so that a study that was stopped has something of each."""
+    for name in study.tasks:
+        for seed in given.seeds or study.seeds or TASKS[name].seeds:
+            for algorithm in given.algorithms or study.algorithms:
                 if re.fullmatch(given.only, f"{name}/{algorithm}"):
-                    yield Job(name, algorithm, seed, given.samples or task.samples)
+                    yield Job(name, algorithm, seed, given.samples or length(name, algorithm))
 
 
-def wanted(given: argparse.Namespace) -> list[Job]:
+def wanted(given: argparse.Namespace, study: Study = BENCHMARK) -> list[Job]:
     """What of it is not there at its length."""
 
     def there(job: Job) -> bool:
         seed = read(path_of(job.task, job.algorithm, given.out)).get("seeds", {}).get(str(job.seed), {})
         return seed.get("samples", 0) >= job.samples
 
-    return [job for job in plan(given, list(DEFAULT)) if given.again or not there(job)]
+    return [job for job in plan(given, study) if given.again or not there(job)]
 
 
 def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: threading.Event) -> tuple[bool, str]:
@@ -394,22 +476,27 @@ def _stop(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def arguments(words: list[str] | None = None) -> argparse.Namespace:
+def arguments(
+    words: list[str] | None = None, study: Study = BENCHMARK, description: str | None = __doc__
+) -> argparse.Namespace:
     """The command line."""
 
     def names(text: str) -> list[str]:
         found = [word for word in text.split(",") if word]
-        if wrong := [word for word in found if word not in ALGORITHMS]:
-            raise argparse.ArgumentTypeError(f"unknown: {', '.join(wrong)}; known: {', '.join(ALGORITHMS)}")
+        if wrong := [word for word in found if word not in ENTRIES]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(wrong)}; known: {', '.join(ENTRIES)}")
         return found
 
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(map(int, text.split(",")))
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=".*", help="TASK/ALGORITHM as a pattern")
-    parser.add_argument("--algorithms", type=names, default=[], help=f"with commas; by default {','.join(DEFAULT)}")
-    parser.add_argument("--seeds", type=numbers, default=(), help="with commas; by default as the task says")
+    parser.add_argument(
+        "--algorithms", type=names, default=[], help=f"with commas; by default {','.join(study.algorithms)}"
+    )
+    own = ",".join(map(str, study.seeds)) or "as the task says"
+    parser.add_argument("--seeds", type=numbers, default=(), help=f"with commas; by default {own}")
     parser.add_argument("--samples", type=int, help="instead of the task's own; wants another --runs and --out")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--seconds", type=float, help="after so many, what runs saves and stops, and nothing begins")
@@ -417,28 +504,38 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--file", action="store_true", help="file what is in the run folders, run nothing")
     parser.add_argument("--cores", type=int, help="with --file: how many cores each run had, if it does not say")
     parser.add_argument("--table", action="store_true", help="write tables and pictures, run nothing")
+    parser.add_argument("--lines", action="store_true", help="print the commands of what is missing, run nothing")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the run folders are")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
     return parser.parse_args(words)
 
 
-def main(words: list[str] | None = None) -> None:
+def run(given: argparse.Namespace, study: Study, write: Callable[[Path], None]) -> None:
+    """Do what was asked for of a study, and write down what came of it."""
     from apdo.experiment import records
-    from benchmarks import safety_report
 
-    given, well = arguments(words), True
+    well = True
+    if given.lines:
+        print("\n".join(shlex.join(job.words(given.runs)) for job in wanted(given, study)))
+        return
     if given.file:
-        file_all(given)
+        file_all(given, study)
     elif not given.table:
         if "commit" in provenance.missing({"commit": records.commit()}):
             sys.exit("the source tree has changes that are not committed: nothing of its runs could be filed")
         signal.signal(signal.SIGTERM, _stop)
         try:
-            well = run_all(wanted(given), given)
+            well = run_all(wanted(given, study), given)
         except KeyboardInterrupt:
             sys.exit("stopped; the same command goes on")
-    safety_report.write(given.out)
+    write(given.out)
     sys.exit(0 if well else 1)
+
+
+def main(words: list[str] | None = None) -> None:
+    from benchmarks import safety_report
+
+    run(arguments(words), BENCHMARK, safety_report.write)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from the lowest to the highest seed.
 """
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +13,12 @@ import numpy as np
 
 from apdo.algorithms import ALGORITHMS
 from benchmarks import document, published
-from benchmarks.safety import DEFAULT, EARLY, LIMIT, RESULTS, TASKS, path_of, read
+from benchmarks.safety import BENCHMARK, EARLY, LIMIT, RESULTS, TASKS, length, path_of, read
 
 DOCUMENT = Path("docs/benchmarks.md")
 SUMMARY = "summary"
 NOT_RUN = "Not run yet."
 NOTHING = "–"
-STYLES: tuple[Any, ...] = ("-", (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)))
-"""Lines of algorithms beyond the number of colours."""
 
 
 class Estimate(NamedTuple):
@@ -29,9 +28,18 @@ class Estimate(NamedTuple):
     half: float
     seeds: int
 
+    @property
+    def places(self) -> int:
+        """As many decimals as are worth saying."""
+        return 0 if abs(self.mean) >= 100 else 1 if abs(self.mean) >= 10 else 2
+
+    @property
+    def alone(self) -> str:
+        """The mean without its interval."""
+        return f"{self.mean:.{self.places}f}"
+
     def __str__(self) -> str:
-        places = 0 if abs(self.mean) >= 100 else 1 if abs(self.mean) >= 10 else 2
-        return f"{self.mean:.{places}f}" + (f" ± {self.half:.{places}f}" if math.isfinite(self.half) else "")
+        return self.alone + (f" ± {self.half:.{self.places}f}" if math.isfinite(self.half) else "")
 
 
 def estimate(values: list[float]) -> Estimate:
@@ -45,9 +53,9 @@ def estimate(values: list[float]) -> Estimate:
     return Estimate(mean, half, count)
 
 
-def gather(task: str, out: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def gather(task: str, out: Path, names: Iterable[str] = ALGORITHMS) -> dict[str, dict[str, dict[str, Any]]]:
     """Algorithm ↦ seed ↦ what was filed of it."""
-    found = {algorithm: read(path_of(task, algorithm, out)).get("seeds", {}) for algorithm in ALGORITHMS}
+    found = {algorithm: read(path_of(task, algorithm, out)).get("seeds", {}) for algorithm in names}
     return {algorithm: seeds for algorithm, seeds in found.items() if seeds}
 
 
@@ -61,6 +69,11 @@ def at(seeds: dict[str, dict[str, Any]], samples: int) -> dict[str, Estimate] | 
 
 def row(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str]:
     """A line of a task's table."""
+    return [*ends(task, algorithm, seeds), duration(task, algorithm, seeds), theirs(task, algorithm)]
+
+
+def ends(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str]:
+    """Its cells of name, seeds, and return and cost early and at the end."""
     failed = sum("failed" in seed for seed in seeds.values())
     cells = [algorithm, f"{len(seeds)}" + (f", {failed} failed" if failed else "")]
     for samples in (EARLY, TASKS[task].samples):
@@ -69,12 +82,12 @@ def row(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str
             f" ({found['return'].seeds} of {len(seeds)} seeds)" if found and found["cost"].seeds < len(seeds) else ""
         )
         cells += [NOTHING] * 2 if found is None else [f"{found['return']}{fewer}", str(found["cost"])]
-    return [*cells, duration(task, seeds), theirs(task, algorithm)]
+    return cells
 
 
-def duration(task: str, seeds: dict[str, dict[str, Any]]) -> str:
+def duration(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> str:
     """How long the quickest and the slowest seed took, of those that came to the end, and on what."""
-    whole = [seed for seed in seeds.values() if seed["samples"] >= TASKS[task].samples]
+    whole = [seed for seed in seeds.values() if seed["samples"] >= length(task, algorithm)]
     if not whole:
         return NOTHING
     minutes = sorted(seed["seconds"] / 60 for seed in whole)
@@ -104,17 +117,25 @@ def _short(samples: int) -> str:
     return f"{samples / 1e6:g} M"
 
 
+def headings(task: str) -> list[str]:
+    """Those of the cells of `ends`."""
+    early, full = _short(EARLY), _short(TASKS[task].samples)
+    return ["algorithm", "seeds", f"return at {early}", f"cost at {early}", f"return at {full}", f"cost at {full}"]
+
+
 def table(task: str, out: Path) -> str:
     """A task's results, or that there are none."""
     found = gather(task, out)
     if not found:
         return NOT_RUN
-    early, full = _short(EARLY), _short(TASKS[task].samples)
-    heading = ["algorithm", "seeds", f"return at {early}", f"cost at {early}", f"return at {full}", f"cost at {full}"]
-    heading += ["time of a seed", f"OmniSafe at {_short(published.ON_POLICY_STEPS)}: return / cost"]
+    heading = [*headings(task), "time of a seed", f"OmniSafe at {_short(published.ON_POLICY_STEPS)}: return / cost"]
     told = document.table(heading, *(row(task, algorithm, seeds) for algorithm, seeds in found.items()))
-    changed = [_changed(algorithm, seeds) for algorithm, seeds in found.items()]
-    return "\n\n".join([told, *filter(None, changed)])
+    return "\n\n".join([told, *changes(found)])
+
+
+def changes(found: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
+    """A sentence for each algorithm that was run with other defaults than today's."""
+    return list(filter(None, (_changed(algorithm, seeds) for algorithm, seeds in found.items())))
 
 
 def _changed(algorithm: str, seeds: dict[str, dict[str, Any]]) -> str:
@@ -126,8 +147,8 @@ def _changed(algorithm: str, seeds: dict[str, dict[str, Any]]) -> str:
 
 def best(task: str, out: Path) -> tuple[str, dict[str, Estimate]] | None:
     """Of the algorithms whose mean cost at the end is within the limit, the one that earned most; None if none is."""
-    ends = {name: at(seeds, TASKS[task].samples) for name, seeds in gather(task, out).items()}
-    within = {name: end for name, end in ends.items() if end is not None and end["cost"].mean <= LIMIT}
+    told = {name: at(seeds, TASKS[task].samples) for name, seeds in gather(task, out).items()}
+    within = {name: end for name, end in told.items() if end is not None and end["cost"].mean <= LIMIT}
     if not within:
         return None
     name = max(within, key=lambda one: within[one]["return"].mean)
@@ -138,7 +159,7 @@ def summary(out: Path) -> str:
     """Our best within the limit against OmniSafe's, by task."""
     heading = ["task", "steps", "our best within the limit", "seeds", "return", "cost"]
     heading += ["OmniSafe's best within it", "its return / cost", "ours of its return"]
-    return document.table(heading, *(_against(task, out) for task in TASKS))
+    return document.table(heading, *(_against(task, out) for task in BENCHMARK.tasks))
 
 
 def _against(task: str, out: Path) -> list[str]:
@@ -175,32 +196,35 @@ def draw(task: str, out: Path) -> None:
     with matplotlib.rc_context(plot.LOOK):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         panels = figure.subplots(1, 2)
-        order = [*DEFAULT, *(name for name in ALGORITHMS if name not in DEFAULT)]
-        for algorithm, seeds in gather(task, out).items():
-            curves, i = furthest(seeds), order.index(algorithm)
-            colour, style = plot.COLOURS[i % len(plot.COLOURS)], STYLES[i // len(plot.COLOURS) % len(STYLES)]
-            x = curves[0]["samples"] / 1e6
-            for panel, name in zip(panels, ("return", "cost"), strict=True):
-                values = np.array([curve[name] for curve in curves])
-                panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-                panel.plot(x, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.6, label=algorithm)
-        _finish(panels, task)
+        for algorithm, seeds in gather(task, out, BENCHMARK.algorithms).items():
+            lines(panels, seeds, plot.COLOURS[BENCHMARK.algorithms.index(algorithm)], algorithm)
+        finish(panels, task)
         names, labels = panels[0].get_legend_handles_labels()
         figure.legend(names, labels, loc="outside lower center", ncols=min(len(labels), 9), frameon=False)
         plot.write(figure, out / f"{task}.svg")
 
 
-def _finish(panels: Any, task: str) -> None:
+def lines(panels: Any, seeds: dict[str, dict[str, Any]], colour: str, label: str) -> None:
+    """The return and the cost of an algorithm, each in its panel."""
+    curves = furthest(seeds)
+    x = curves[0]["samples"] / 1e6
+    for panel, name in zip(panels, ("return", "cost"), strict=True):
+        values = np.array([curve[name] for curve in curves])
+        panel.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+        panel.plot(x, values.mean(axis=0), color=colour, linewidth=1.6, label=label)
+
+
+def finish(panels: Any, task: str) -> None:
     """Axes and words; the cost is linear up to twice the limit, and logarithmic beyond."""
-    earned, cost = panels
-    cost.axhline(LIMIT, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
-    top = max(2.4 * LIMIT, cost.get_ylim()[1])
-    cost.set_yscale("symlog", linthresh=2 * LIMIT)
-    ticks = [tick for tick in (0, 10, 25, 50, 100, 200, 400, 800) if tick <= top]
-    cost.set_yticks(ticks, [str(tick) for tick in ticks])
+    (earned, cost), limit = panels, TASKS[task].limit
+    cost.axhline(limit, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
+    top = max(2.4 * limit, cost.get_ylim()[1])
+    cost.set_yscale("symlog", linthresh=2 * limit)
+    ticks = [share * limit for share in (0, 0.4, 1, 2, 4, 8, 16, 32) if share * limit <= top]
+    cost.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     cost.minorticks_off()
     cost.set_ylim(0, top)
-    for panel, title in ((earned, f"{task}: return of an episode"), (cost, f"cost of an episode (limit {LIMIT:g})")):
+    for panel, title in ((earned, f"{task}: return of an episode"), (cost, f"cost of an episode (limit {limit:g})")):
         panel.set_title(title, loc="left", fontweight="bold")
         panel.set_xlabel("million steps")
         panel.set_xlim(left=0)
@@ -212,16 +236,20 @@ def _finish(panels: Any, task: str) -> None:
 def parts(out: Path) -> dict[str, str]:
     """What stands between each pair of the document's marks."""
     told = {SUMMARY: summary(out)}
-    for task in TASKS:
-        picture = f"\n\n![return and cost on {task}](../results/benchmarks/{task}.svg)" if gather(task, out) else ""
+    for task in BENCHMARK.tasks:
+        picture = (
+            f"\n\n![return and cost on {task}](../results/benchmarks/{task}.svg)"
+            if gather(task, out, BENCHMARK.algorithms)
+            else ""
+        )
         told[task] = table(task, out) + picture
     return told
 
 
 def write(out: Path = RESULTS, target: Path = DOCUMENT) -> None:
     """Pictures, and the tables into the document; those of results that are elsewhere are printed instead."""
-    for task in TASKS:
-        if gather(task, out):
+    for task in BENCHMARK.tasks:
+        if gather(task, out, BENCHMARK.algorithms):
             draw(task, out)
     if out == RESULTS:
         document.fill(target, parts(out))

@@ -13,7 +13,7 @@ from apdo.algorithms import ALGORITHMS
 from apdo.experiment import settings
 
 ROOT = Path(__file__).parent.parent
-SECTIONS = ["Equations", "When to use it", "Deviations, and what the paper leaves open", "Options", "Metrics"]
+SECTIONS = ["Equations", "When to use it", "Deviations, and what the paper leaves open", "Curves", "Options", "Metrics"]
 
 
 @pytest.fixture(scope="module")

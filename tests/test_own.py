@@ -71,6 +71,19 @@ def given(algorithm, environment, folder, **options) -> Any:
     return apdo.train(algorithm, environment, out=folder, quiet=True, **small)
 
 
+def test_the_tutorials_files_go_into_a_sweep_and_come_to_what_they_come_to_alone(written):
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in SMALL.items()}
+    asked = {"algorithms": ["focops2.py"], "environments": ["tank.py:Tank"], "seeds": options.pop("seeds")}
+    asked |= {"options": options, "for": {"focops2.py": {"grid": {"temperature": [1.0, 2.0]}}}}
+    found = apdo.sweep(asked, out="swept", jobs=1, quiet=True)
+    assert [row["temperature"] for row in found.rows] == [1.0, 2.0]
+    for row in found.rows:
+        alone = given("focops2.py", "tank.py:Tank", written / str(row["temperature"]), temperature=row["temperature"])
+        assert row["return"] == pytest.approx(float(alone.metrics["return"].mean()), rel=1e-6)
+    with pytest.raises(apdo.InvalidInput, match="unknown option 'temprature'; did you mean 'temperature'"):
+        apdo.sweep(asked | {"for": {"focops2.py": {"grid": {"temprature": [1.0]}}}}, out="other", quiet=True)
+
+
 def test_objects_that_no_file_has_train_too_and_are_asked_for_to_go_on(tmp_path, monkeypatch):
     class Mine:
         """Another name for TRPO."""

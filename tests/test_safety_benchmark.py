@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from benchmarks import provenance, safety
-from benchmarks.safety import Job, Refused, Task
+from benchmarks.safety import Job, Refused, Study, Task
 
 from apdo.experiment import records, runner, settings
 from apdo.report import runs
@@ -16,6 +16,7 @@ from apdo.report import runs
 COMMIT = "c" * 40
 SAMPLES, EARLY, BATCH = 40_000, 20_000, 1_000
 JOB = Job("navigation", "pdo", 3, SAMPLES)
+STUDY = Study(("navigation",), ("pdo",))
 SMALL = {"policy.hidden": (8,), "critic.hidden": (8,)}
 
 
@@ -23,10 +24,9 @@ SMALL = {"policy.hidden": (8,), "critic.hidden": (8,)}
 def small(monkeypatch):
     """A task that is quick, next to the benchmark's own."""
     monkeypatch.setattr(safety, "BATCH", BATCH)
-    monkeypatch.setattr(safety, "LIMIT", 3.0)
     monkeypatch.setattr(safety, "EARLY", EARLY)
     monkeypatch.setattr(safety, "POINTS", 7)
-    monkeypatch.setitem(safety.TASKS, "navigation", Task(SAMPLES, seeds=(3,)))
+    monkeypatch.setitem(safety.TASKS, "navigation", Task(SAMPLES, seeds=(3,), limit=3.0))
 
 
 def train(folder, changes=None, commit=COMMIT, epochs=SAMPLES // BATCH):
@@ -116,11 +116,11 @@ def test_a_seed_that_is_incomplete_goes_on_and_is_not_begun_anew(tmp_path):
     train(folder, epochs=3)
     there, began = (folder / "metrics.jsonl").read_bytes(), runs.read_description(folder)["started"]
     given = asked(tmp_path, "--only", "navigation/pdo")
-    safety.file_all(given)
+    safety.file_all(given, STUDY)
     path = safety.path_of("navigation", "pdo", given.out)
     assert safety.read(path)["seeds"]["3"]["samples"] == 3_000
-    assert safety.wanted(given) == [JOB]
-    assert safety.run_all(safety.wanted(given), given)
+    assert safety.wanted(given, STUDY) == [JOB]
+    assert safety.run_all(safety.wanted(given, STUDY), given)
     told = runs.read_description(folder)
     assert told["started"] == began
     assert [one["epoch"] for one in told["resumed"]] == [3]
@@ -128,14 +128,14 @@ def test_a_seed_that_is_incomplete_goes_on_and_is_not_begun_anew(tmp_path):
     seed = safety.read(path)["seeds"]["3"]
     assert (seed["samples"], seed["status"]) == (SAMPLES, "finished")
     assert seed["cores"] >= 1
-    assert safety.wanted(given) == []
-    assert safety.wanted(asked(tmp_path, "--only", "navigation/pdo", "--again")) == [JOB]
+    assert safety.wanted(given, STUDY) == []
+    assert safety.wanted(asked(tmp_path, "--only", "navigation/pdo", "--again"), STUDY) == [JOB]
 
 
 def test_seeds_that_are_filed_join_those_that_are_there(made, tmp_path):
     given = asked(tmp_path, "--only", "navigation/.*", runs=made)
     safety.add(Job("navigation", "pdo", 12, SAMPLES), {"samples": 1}, given.out)
-    safety.file_all(given)
+    safety.file_all(given, STUDY)
     told = safety.read(safety.path_of("navigation", "pdo", given.out))
     assert list(told["seeds"]) == ["3", "12"]
     assert told["seeds"]["12"] == {"samples": 1}

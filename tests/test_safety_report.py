@@ -1,6 +1,5 @@
 """The field's benchmark: its runs, the published figures beside it, and what its tables say of files."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from benchmarks import published, safety, safety_report
 from benchmarks.safety import Job
 
 from apdo.experiment import records, settings
+from benchmark_files import between, cells, file, seed
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,34 +25,18 @@ def test_every_run_of_the_benchmark_is_the_command_that_the_document_gives():
         "--out runs/benchmarks/point-goal-1-trpo-0 --resume --quiet"
     )
     chosen = safety.arguments(["--only", "hopper.*/(cup|pdo)", "--algorithms", "cup,sac-lag", "--seeds", "7"])
-    assert list(safety.plan(chosen, [])) == [Job("hopper-velocity", "cup", 7, 10_000_000)]
+    assert list(safety.plan(chosen)) == [Job("hopper-velocity", "cup", 7, 10_000_000)]
 
 
 @pytest.mark.parametrize("task", safety.TASKS)
-def test_the_limit_of_a_task_is_25_on_the_plain_total(task):
+def test_the_limit_of_a_task_is_25_on_the_plain_total_or_its_own(task):
     if task.endswith("-velocity"):
         pytest.importorskip("mujoco", reason="MuJoCo is not installed")
     problem = settings.specify("pdo", task, {"samples": 10_000_000, "batch": 20_000}).problem()
-    assert (problem.limits, problem.cost_discount) == ((25.0,), 1.0)
-
-
-def seed(earned, cost, samples=10_000_000, **more):
-    """What would be filed of a seed whose result is the same from beginning to end."""
-    end = {"return": earned, "cost": cost, "multiplier": 0.5}
-    curve = {"samples": [samples // 2, samples], **{name: [value] * 2 for name, value in end.items()}}
-    marks = [mark for mark in (1_000_000, 10_000_000) if mark <= samples]
-    told = {"samples": samples, "seconds": 600, "cores": 1, "device": "cpu: cpu", "differs": {}, "curve": curve}
-    return told | {"ends": {str(mark): end for mark in marks}} | more
-
-
-def file(out, task, algorithm, *seeds):
-    for i, one in enumerate(seeds):
-        safety.add(Job(task, algorithm, i, 10_000_000), one, out)
-
-
-def cells(text, first):
-    [line] = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
-    return [cell.strip() for cell in line.strip("|").split("|")]
+    own = (0.2, 0.995) if task == "point-gather" else (25.0, 1.0)
+    assert (
+        (*problem.limits, problem.cost_discount) == own == (safety.TASKS[task].limit, safety.TASKS[task].cost_discount)
+    )
 
 
 def test_the_numbers_of_a_table_are_those_of_the_files(tmp_path):
@@ -93,7 +77,7 @@ def test_the_summary_has_only_algorithms_within_the_limit(tmp_path):
 
 
 def test_the_bars_are_the_best_published_results_within_the_limit():
-    bars = {task: published.best(task) for task in safety.TASKS}
+    bars = {task: published.best(task) for task in safety.BENCHMARK.tasks}
     assert {task: (name, round(figure.earned, 1)) for task, (name, figure, _) in bars.items()} == {
         "point-goal-1": ("TRPOPID", 19.2),
         "point-circle-1": ("SACLag", 83.7),
@@ -106,7 +90,7 @@ def test_the_bars_are_the_best_published_results_within_the_limit():
     }
     assert published.counterpart("point-goal-1", "sac-lag") == ("SACLag", (21.45, 6.97, 19.2, 9.7), 3_000_000)
     assert published.counterpart("hopper-velocity", "sac-lag") is None
-    assert set(published.COUNTERPARTS) <= set(safety.ALGORITHMS)
+    assert set(published.COUNTERPARTS) <= set(safety.ENTRIES)
 
 
 def test_the_picture_has_the_seeds_that_went_furthest(tmp_path):
@@ -118,10 +102,8 @@ def test_the_picture_has_the_seeds_that_went_furthest(tmp_path):
 
 
 def test_the_document_says_what_the_files_of_results_say():
-    text = (ROOT / safety_report.DOCUMENT).read_text(encoding="utf-8")
-    for name, told in safety_report.parts(ROOT / safety.RESULTS).items():
-        [there] = re.findall(f"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
-        assert there == told, f"{name}: python -m benchmarks.safety --table"
+    told = safety_report.parts(ROOT / safety.RESULTS)
+    assert between(ROOT / safety_report.DOCUMENT, told) == told, "python -m benchmarks.safety --table"
 
 
 def test_the_command_line_names_algorithms_that_it_does_not_know():

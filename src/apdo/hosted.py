@@ -264,6 +264,10 @@ def collect_seeds(
         "truncated": np.empty((steps, rows), bool),
         "step": np.empty((steps, rows), np.int32),
     }
+    after = ["reward", "cost", "next_observation", "terminated", "truncated"]
+    if hasattr(arrays, "plain_reward"):
+        record["plain_reward"] = np.empty((steps, rows), np.float32)
+        after.append("plain_reward")
     memories = fresh = spread(memory, (s, n))
     remembers = bool(jax.tree.leaves(memory))
     drawn = [key_data(random.fold_in(key, _ACT), n) for key in keys]
@@ -277,7 +281,7 @@ def collect_seeds(
             actions, memories = act(memories, seen, np.stack([next(one) for one in drawn]))
             arrays.action[:] = record["action"][t] = np.asarray(actions).reshape(rows, -1)
             copies.step(last=t + 1 == steps)
-            for name in ("reward", "cost", "next_observation", "terminated", "truncated"):
+            for name in after:
                 record[name][t] = getattr(arrays, name)
             over = (arrays.terminated | arrays.truncated).reshape(s, n)
             if remembers and over.any():

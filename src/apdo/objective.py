@@ -159,6 +159,12 @@ def measure(problem: Problem, batch: Transition) -> Measurement:
     )
 
 
+def plain_return(batch: Transition) -> Float[Array, ""]:
+    """The mean plain sum of what the environment itself paid in an episode, where a wrapper pays otherwise."""
+    paid = batch.reward if batch.plain_reward is None else batch.plain_reward
+    return _episode_means(batch, paid[..., None], jnp.ones(1))[0][0]
+
+
 def _episode_means(
     batch: Transition, signal: Float[Array, "T N K"], factors: Float[Array, " K"]
 ) -> tuple[Float[Array, " K"], Float[Array, " K"]]:

@@ -93,6 +93,7 @@ def _advance(
         terminated=terminated,
         truncated=truncated,
         step=running.step,
+        plain_reward=outcome.plain_reward,
     )
     onward = _Running(
         state=outcome.state,

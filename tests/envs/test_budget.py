@@ -9,7 +9,7 @@ import pytest
 from jax import random
 
 import apdo
-from apdo import envs, rollout
+from apdo import envs, objective, rollout
 from apdo.envs import budget
 from apdo.envs.environment import Environment
 from apdo.experiment import evaluation, opening, settings
@@ -21,7 +21,9 @@ HORIZON, LIMITS, DISCOUNT = 8, (0.9, 0.6), 0.9
 
 def played(kind):
     """Twenty environments of random pushes, as [T, N] arrays."""
-    task = budget.wrap(Reach(costs=2, horizon=HORIZON), kind, LIMITS, DISCOUNT, -7.0)
+    task = Reach(costs=2, horizon=HORIZON)
+    if kind != "none":
+        task = budget.wrap(task, kind, LIMITS, DISCOUNT, -7.0)
     assert isinstance(task, Environment)
 
     def act(memory, observation, key):
@@ -51,6 +53,17 @@ def test_the_augmented_state_is_what_is_left_of_each_budget_at_that_time():
         assert (batch.reward[~over, i] != -7.0).all()
     assert 10 < exhausted < 150
     assert not batch.terminated[:-1].any()
+
+
+def test_the_plain_return_is_what_the_environment_itself_pays():
+    """The same pushes in the same episodes, with and without budgets: only the wrapped reward differs."""
+    batch = played("saute")
+    bare = played("none")
+    np.testing.assert_array_equal(batch.plain_reward, bare.reward)
+    assert bare.plain_reward is None
+    assert (batch.plain_reward != batch.reward).any()
+    paid, plain = (objective.plain_return(jax.tree.map(jnp.asarray, one)) for one in (batch, bare))
+    assert paid == plain == pytest.approx(bare.reward.sum() / 20, rel=1e-5)
 
 
 def test_an_early_terminated_episode_ends_with_the_step_that_exhausts_a_budget():
@@ -184,6 +197,7 @@ def test_a_run_with_early_termination_on_the_host_trains_goes_on_and_is_evaluate
     # A step costs half of its number: 0.5 + 1 + 1.5 is more than 2, so that every episode ends with its third step.
     np.testing.assert_array_equal(whole.metrics["episode_length"], 3.0)
     np.testing.assert_allclose(whole.metrics["return"], 1.0 + 2.0 - 9.0)
+    np.testing.assert_allclose(whole.metrics["plain_return"], 1.0 + 2.0 + 3.0)
     np.testing.assert_allclose(whole.metrics["undiscounted_cost"], 3.0)
     trained("part", 1)
     resumed = apdo.resume(tmp_path / "part", epochs=2, quiet=True, environment=make)

@@ -197,7 +197,8 @@ def halves(batch: Transition) -> Float[Array, "H B"]:
 def measure(problem: Problem, batch: Transition) -> dict[str, Array]:
     """R(π_k) and C(π_k), from this batch alone, as metrics."""
     found = objective.measure(problem, batch)
-    return {
+    plain = {} if batch.plain_reward is None else {"plain_return": objective.plain_return(batch)}
+    return plain | {
         "return": found.undiscounted_return,
         "discounted_return": found.discounted_return,
         "return_error": found.objective_error,

@@ -26,6 +26,8 @@ class Transition(eqx.Module):
     truncated: Bool[Array, "*batch"]
     step: Int[Array, "*batch"]
     """The step's index within its episode, from 0."""
+    plain_reward: Float[Array, "*batch"] | None = None
+    """What the environment itself paid, where a wrapper pays otherwise; nothing learns from it."""
 
     @property
     def ended(self) -> Bool[Array, "*batch"]:

@@ -115,6 +115,7 @@ class BudgetedEnvironment(Budgeted):
             reward=jnp.where(exhausted, self.unsafe_reward, outcome.reward),
             cost=outcome.cost,
             terminated=(outcome.terminated | exhausted) if self.ends else outcome.terminated,
+            plain_reward=outcome.reward,
         )
 
 
@@ -147,6 +148,7 @@ class BudgetedCopies:
         shared = {name: getattr(own, name) for name in ("count", "action", "cost", "step")}
         mine = {"observation": np.zeros(wide, np.float32), "next_observation": np.zeros(wide, np.float32)}
         mine |= {name: getattr(own, name).copy() for name in ("reward", "terminated", "truncated")}
+        mine |= {"plain_reward": own.reward.copy()}
         self.arrays = cast(Arrays, SimpleNamespace(**shared, **mine))
 
     def reset(self, entropy: Sequence[int]) -> None:
@@ -158,10 +160,11 @@ class BudgetedCopies:
     def step(self, *, last: bool) -> None:
         """One step of each copy."""
         self._inner.step(last=last)
-        own, mine, task = self._inner.arrays, self.arrays, self._task
+        own, mine, task = self._inner.arrays, cast(Any, self.arrays), self._task
         spent = own.cost / np.asarray(task.limits, np.float32)
         self._left[:] = np.maximum((self._left - spent) / np.float32(task.cost_discount), -1.0)
         exhausted = (self._left < -_ROUNDING).any(axis=1)
+        mine.plain_reward[:] = own.reward
         mine.reward[:] = np.where(exhausted, np.float32(task.unsafe_reward), own.reward)
         mine.terminated[:] = (own.terminated | exhausted) if task.ends else own.terminated
         mine.truncated[:] = own.truncated & ~mine.terminated

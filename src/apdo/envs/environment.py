@@ -18,6 +18,8 @@ class Outcome(NamedTuple):
     reward: Float[Array, ""]
     cost: Float[Array, " M"]
     terminated: Bool[Array, ""]
+    plain_reward: Float[Array, ""] | None = None
+    """What the environment itself paid, where a wrapper pays otherwise."""
 
 
 @runtime_checkable
