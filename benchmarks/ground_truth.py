@@ -4,6 +4,7 @@
     python -m benchmarks.ground_truth --only garnet      a part
     python -m benchmarks.ground_truth --jobs 4           several at a time (on a GPU, or with many cores)
     python -m benchmarks.ground_truth --table            the tables alone, from what was measured
+    python -m benchmarks.ground_truth --out build/ground-truth --job train gridworld focops     one row, alone
 
 A learned policy is not sampled but evaluated exactly, from its probabilities at every state. Results go to
 results/ground-truth, one JSON file for each problem and algorithm; what is there is not run again unless --again.
@@ -99,13 +100,14 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "focops": ("focops", FIRST_ORDER),
     "cup": ("cup", FIRST_ORDER),
     "p3o": ("p3o", FIRST_ORDER),
-    "ipo": ("ipo", FIRST_ORDER),
+    # A barrier's shortfall is m/t; steps that shrink can follow a steeper one.
+    "ipo": ("ipo", FIRST_ORDER | {"sharpness": 50.0}),
     "pcpo": ("pcpo", {"anneal": 10.0}),
     "crpo": ("crpo", {"primal.rate": 0.1, "epochs": 1000}),
     "ppo-lag": ("ppo-lag", UNDAMPED),
     "trpo-lag": ("trpo-lag", PRIMAL_DUAL),
     "cppo-pid": ("cppo-pid", FIRST_ORDER),
-    "trpo-pid": ("trpo-pid", PRIMAL_DUAL),
+    "trpo-pid": ("trpo-pid", PRIMAL_DUAL | {"primal.rate": 0.1}),
     "rcpo": ("rcpo", UNDAMPED),
 }
 NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the paper"}
@@ -302,10 +304,11 @@ def path_of(job: tuple[str, ...], out: Path = RESULTS) -> Path:
 
 
 def work(job: tuple[str, ...], out: Path) -> None:
-    """One job, in this process."""
+    """One job, in this process. Its commit is that of the tree as the job finds it."""
+    where = provenance.of()
     found = train(job[1], job[2]) if job[0] == "train" else estimate(job[1], job[2])
     out.mkdir(parents=True, exist_ok=True)
-    path_of(job, out).write_text(json.dumps(provenance.stamped(found), indent=1) + "\n", encoding="utf-8")
+    path_of(job, out).write_text(json.dumps(where | found, indent=1) + "\n", encoding="utf-8")
 
 
 def work_apart(job: tuple[str, ...], out: Path) -> str:
@@ -410,7 +413,9 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=RESULTS, help="folder of the results; the tables are those of its default"
     )
-    parser.add_argument("--job", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--job", nargs=3, help="one row, in this process: train CASE ALGORITHM or estimate CASE LEARNER"
+    )
     given = parser.parse_args()
     if given.job:
         work(tuple(given.job), given.out)
