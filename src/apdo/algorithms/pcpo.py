@@ -47,7 +47,8 @@ start_from = on_policy.start_from
 class State(epoch.State):
     """The same with the number of the epoch."""
 
-    epoch: Int[Array, ""]
+    epoch: Int[Array, ""] | None
+    """k; None where steps keep their length."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Config(epoch.Config):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions."""
-    return State(**vars(epoch.start(config, problem, key, primal_steps.Trpo())), epoch=jnp.asarray(0))
+    started = epoch.start(config, problem, key, primal_steps.Trpo())
+    return State(**vars(started), epoch=jnp.asarray(0) if config.anneal else None)
 
 
 def step(
@@ -78,13 +80,13 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: reward step, projection, value fit."""
     view = epoch.look(config, problem, state, batch)
-    if config.anneal:
+    if state.epoch is not None:
         length = config.anneal / (config.anneal + state.epoch)
         search = dataclasses.replace(config.search, radius=config.search.radius * length**2)
         config = dataclasses.replace(config, search=search)
+        state = dataclasses.replace(state, epoch=state.epoch + 1)
     around = cpo.Around.of(problem, view.policy, view.batch, view.estimates.advantage)
     policy, metrics = improve(config, around, view.measured["cost"] - view.limit)
-    state = dataclasses.replace(state, epoch=state.epoch + 1)
     return epoch.finish(config, state, view, key, policy, state.optimiser, metrics)
 
 
