@@ -4,6 +4,7 @@
     python -m benchmarks.ground_truth --only garnet      a part
     python -m benchmarks.ground_truth --jobs 4           several at a time (on a GPU, or with many cores)
     python -m benchmarks.ground_truth --table            the tables alone, from what was measured
+    python -m benchmarks.ground_truth --out build/ground-truth --job train gridworld focops     one row, alone
 
 A learned policy is not sampled but evaluated exactly, from its probabilities at every state. Results go to
 results/ground-truth, one JSON file for each problem and algorithm; what is there is not run again unless --again.
@@ -45,7 +46,7 @@ class Case:
     environment: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     primal_dual: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What PDO and APDO have that is other than elsewhere."""
+    """What PDO and those like it have that is other than elsewhere."""
 
 
 QUEUE = {"power": (0.045, 0.15), "budget": 0.075}
@@ -79,8 +80,10 @@ PRIMAL_DUAL = {"batch": 20_000, "epochs": 1000, "primal.rate": 0.3}
 LEARNER = {"critic_hidden": (32,), "actor_hidden": (32,)}
 """Small networks, as the policy's."""
 ITERATIONS = 30_000
-FIRST_ORDER = {"epochs": 400}
-"""Gradient steps by Adam: a policy needs more epochs for the same way."""
+FIRST_ORDER = {"epochs": 400, "primal.anneal": 10.0}
+"""Gradient steps by Adam, which shrink with the epochs: PPO's go to the edge of the clip, however near the optimum."""
+UNDAMPED = {"epochs": 400}
+"""A policy that swings must not be slowed down on the far side."""
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("pdo", PRIMAL_DUAL),
     "apdo": (
@@ -97,14 +100,15 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "focops": ("focops", FIRST_ORDER),
     "cup": ("cup", FIRST_ORDER),
     "p3o": ("p3o", FIRST_ORDER),
-    "ipo": ("ipo", FIRST_ORDER),
-    "pcpo": ("pcpo", {}),
+    # A barrier's shortfall is m/t; steps that shrink can follow a steeper one.
+    "ipo": ("ipo", FIRST_ORDER | {"sharpness": 50.0}),
+    "pcpo": ("pcpo", {"anneal": 10.0}),
     "crpo": ("crpo", {"primal.rate": 0.1, "epochs": 1000}),
-    "ppo-lag": ("ppo-lag", FIRST_ORDER),
+    "ppo-lag": ("ppo-lag", UNDAMPED),
     "trpo-lag": ("trpo-lag", PRIMAL_DUAL),
     "cppo-pid": ("cppo-pid", FIRST_ORDER),
-    "trpo-pid": ("trpo-pid", PRIMAL_DUAL),
-    "rcpo": ("rcpo", FIRST_ORDER),
+    "trpo-pid": ("trpo-pid", PRIMAL_DUAL | {"primal.rate": 0.1}),
+    "rcpo": ("rcpo", UNDAMPED),
 }
 NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the paper"}
 NAMES |= {"focops": "FOCOPS", "cup": "CUP", "p3o": "P3O", "ipo": "IPO", "pcpo": "PCPO", "crpo": "CRPO"}
@@ -113,13 +117,19 @@ NO_PRICE = ("cpo", "pcpo", "ipo", "p3o", "crpo", "cup")
 """Those whose multiplier is none, the step's own, or λ* times how far another step goes: no bar is set for it."""
 
 
+LIKE_PDO = ("pdo", "apdo", "trpo-lag", "trpo-pid")
+"""Those that have PDO's settings of a problem."""
+ON_AVERAGE = ("crpo", "ppo-lag", "trpo-lag", "rcpo")
+"""Those whose newest policy goes on around the optimum: their theory, where there is one, speaks of the average."""
+
+
 def trained(case: str, algorithm: str, options: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
     """One problem and algorithm: the experiment, what the run came to, and the multipliers that it jumped to."""
     from apdo.experiment import runner
     from apdo.report import runs
 
     name, own = ALGORITHMS[algorithm]
-    if algorithm in ("pdo", "apdo"):
+    if algorithm in LIKE_PDO:
         own = own | CASES[case].primal_dual
     experiment = specified(name, case, own | (options or {}))
     with tempfile.TemporaryDirectory() as folder:
@@ -145,6 +155,8 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
     for i, policy in enumerate(result.newest):
         found = judged(policy, task, model)
         seeds.append({"return": found.value, "costs": found.costs.tolist()})
+        if algorithm in ON_AVERAGE:
+            seeds[-1]["average"] = averaged({name: values[i] for name, values in result.metrics.items()}, algorithm)
         if "multiplier" in result.metrics:
             seeds[-1]["multipliers"] = result.metrics["multiplier"][i, -AVERAGED:].mean(axis=0).tolist()
         if adjusted is not None:
@@ -163,6 +175,16 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
         "options": experiment.describe(),
         "seconds": round(seconds, 1),
         "device": device(),
+    }
+
+
+def averaged(metrics: dict[str, np.ndarray], algorithm: str) -> dict[str, Any]:
+    """What a seed's last policies earn and cost on average, by their batches; of CRPO those that it promises."""
+    last = {name: values[-AVERAGED:] for name, values in metrics.items()}
+    counted = last["recovering"] == 0.0 if algorithm == "crpo" else np.ones(len(last["cost"]), dtype=bool)
+    return {
+        "return": float(last["discounted_return"][counted].mean()),
+        "costs": last["cost"][counted].mean(axis=0).tolist(),
     }
 
 
@@ -282,10 +304,11 @@ def path_of(job: tuple[str, ...], out: Path = RESULTS) -> Path:
 
 
 def work(job: tuple[str, ...], out: Path) -> None:
-    """One job, in this process."""
+    """One job, in this process. Its commit is that of the tree as the job finds it."""
+    where = provenance.of()
     found = train(job[1], job[2]) if job[0] == "train" else estimate(job[1], job[2])
     out.mkdir(parents=True, exist_ok=True)
-    path_of(job, out).write_text(json.dumps(provenance.stamped(found), indent=1) + "\n", encoding="utf-8")
+    path_of(job, out).write_text(json.dumps(where | found, indent=1) + "\n", encoding="utf-8")
 
 
 def work_apart(job: tuple[str, ...], out: Path) -> str:
@@ -295,6 +318,11 @@ def work_apart(job: tuple[str, ...], out: Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     outcome = "done" if done.returncode == 0 else "FAILED: " + done.stderr.strip().splitlines()[-1]
     return f"{' '.join(job)}: {outcome} in {time.perf_counter() - began:.0f} s"
+
+
+def on_average(found: dict[str, Any]) -> dict[str, Any]:
+    """The same result with each seed's average in the place of its newest policy."""
+    return found | {"seeds": [seed["average"] for seed in found["seeds"]]}
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -314,16 +342,17 @@ def verdicts(found: dict[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
+def cell(values: np.ndarray, bar: float) -> str:
+    """The median seed and the worst, in percent, and whether all are within the bar."""
+    if np.isnan(values).any():
+        return "none"
+    mark = "" if values.max() <= bar else " ✗"
+    return f"{100 * np.median(values):.1f} ({100 * values.max():.1f}){mark}"
+
+
 def row(found: dict[str, Any]) -> str:
-    """A line of the table: the median seed and the worst, and whether all five are within the bars."""
+    """A line of the table: the newest policy of every seed."""
     seen = verdicts(found)
-
-    def cell(values: np.ndarray, bar: float) -> str:
-        if np.isnan(values).any():
-            return "none"
-        mark = "" if values.max() <= bar else " ✗"
-        return f"{100 * np.median(values):.1f} ({100 * values.max():.1f}){mark}"
-
     optimum = found["optimum"]
     prices = ", ".join(f"{price:.3g}" for price in optimum["multipliers"])
     return (
@@ -333,8 +362,21 @@ def row(found: dict[str, Any]) -> str:
     )
 
 
+def average_row(found: dict[str, Any]) -> str:
+    """A line of the table of averages."""
+    seen = verdicts(on_average(found))
+    return (
+        f"| {CASES[found['case']].title} | {NAMES[found['algorithm']]} | "
+        f"{cell(seen['shortfall'], RETURN_BAR)} | {cell(seen['excess'], COST_BAR)} |"
+    )
+
+
 def tables() -> dict[str, str]:
     """The document's tables, by name."""
+    averages = [
+        "| problem | algorithm | return short of R*, % | cost above its limit, % |",
+        "| --- | --- | --- | --- |",
+    ]
     lines = [
         "| problem | algorithm | R* | λ* | return short of R*, % | cost above its limit, % | multiplier off λ*, % |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -343,7 +385,9 @@ def tables() -> dict[str, str]:
         for name in ALGORITHMS:
             path = path_of(("train", case, name))
             if path.exists():
-                lines.append(row(json.loads(path.read_text())))
+                found = json.loads(path.read_text())
+                lines.append(row(found))
+                averages += [average_row(found)] if "average" in found["seeds"][0] else []
     sizes = [
         "| problem | learner | λ* | " + " | ".join(f"{b} batch{'es' * (b > 1)}" for b in BUFFERS) + " |",
         "| --- | --- | --- |" + " --- |" * len(BUFFERS),
@@ -357,7 +401,7 @@ def tables() -> dict[str, str]:
                 spread = [f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in found_here.T]
                 title = CASES[found["case"]].title
                 sizes.append(f"| {title} | {found['variant']} | {price:.3f} | {' | '.join(spread)} |")
-    return {"algorithms": "\n".join(lines), "buffers": "\n".join(sizes)}
+    return {"algorithms": "\n".join(lines), "averages": "\n".join(averages), "buffers": "\n".join(sizes)}
 
 
 def main() -> None:
@@ -369,7 +413,9 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=RESULTS, help="folder of the results; the tables are those of its default"
     )
-    parser.add_argument("--job", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--job", nargs=3, help="one row, in this process: train CASE ALGORITHM or estimate CASE LEARNER"
+    )
     given = parser.parse_args()
     if given.job:
         work(tuple(given.job), given.out)

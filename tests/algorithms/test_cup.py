@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import random
 
 from apdo.algorithms import cup, primal_steps
@@ -37,17 +39,35 @@ def test_on_one_state_the_projection_is_known_in_closed_form():
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-3)
 
 
-def test_with_multipliers_of_zero_the_projection_leaves_the_improved_policy_where_it_is():
-    """So the first epoch is PPO's on the reward alone, and the second, with multipliers, is not."""
-    config = cup.Config(margin=0.0, **SMALL)
-    problem = problem_of(Reach(costs=2), 200, (0.1, 0.1))
+def stepped(config, problem, before):
     batch = random_batch(random.key(1), Reach(costs=2), 10, 20)
-    step = jax.jit(cup.step, static_argnums=(0, 1))
-    before = cup.init(config, problem, random.key(0))
-    first, metrics = step(config, problem, before, batch, random.key(2))
+    return jax.jit(cup.step, static_argnums=(0, 1))(config, problem, before, batch, random.key(2))
+
+
+def test_with_multipliers_of_zero_the_projection_leaves_the_improved_policy_where_it_is():
+    """So an epoch within its limits is PPO's on the reward alone, and one beyond them is not."""
+    config = cup.Config(margin=0.0, **SMALL)
+    within, beyond = (problem_of(Reach(costs=2), 200, limits) for limits in ((1e3, 1e3), (0.1, 0.1)))
+    before = cup.init(config, within, random.key(0))
+    _, free = stepped(config, within, before)
+    np.testing.assert_array_equal(free["multiplier"], 0.0)
     # Adam makes steps of what rounding leaves of a slope of zero.
-    np.testing.assert_allclose(metrics["kl"], metrics["improvement_kl"], rtol=0.1)
-    assert np.all(first.multiplier.value > 0.0)
-    _, later = step(config, problem, first, batch, random.key(3))
-    np.testing.assert_array_equal(later["multiplier"], first.multiplier.value)
-    assert float(later["surrogate_gain"]) < float(metrics["surrogate_gain"])
+    np.testing.assert_allclose(free["kl"], free["improvement_kl"], rtol=0.1)
+    after, bound = stepped(config, beyond, before)
+    assert np.all(bound["multiplier"] > 0.0)
+    np.testing.assert_allclose(bound["improvement_kl"], free["improvement_kl"], rtol=1e-3)
+    assert abs(float(bound["kl"] / bound["improvement_kl"]) - 1.0) > 0.2
+    np.testing.assert_array_equal(after.multiplier.value, bound["multiplier"])
+
+
+def test_annealing_shortens_both_steps_alike():
+    """After 1,000 epochs' gradient steps and with a half after one, what is left of either is a thousandth."""
+    config = cup.Config(margin=0.0, primal=primal_steps.Ppo(anneal=1.0), **SMALL)
+    problem = problem_of(Reach(costs=2), 200, (0.1, 0.1))
+    fresh = cup.init(config, problem, random.key(0))
+    count = 1000 * config.primal.passes * config.primal.minibatches
+    late = eqx.tree_at(lambda s: optax.tree_utils.tree_get(s.optimiser, "count"), fresh, jnp.asarray(count))
+    _, first = stepped(config, problem, fresh)
+    _, last = stepped(config, problem, late)
+    assert float(last["improvement_kl"]) < 1e-3 * float(first["improvement_kl"])
+    assert float(last["kl"]) < 1e-3 * float(first["kl"])

@@ -1,5 +1,8 @@
 """PCPO: the projection against brute force, and the way back from outside the limits."""
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +11,9 @@ from jax import random
 from scipy import optimize
 
 from apdo.algorithms import pcpo
-from apdo.core import policies, trust_region
+from apdo.core import critics, policies, trust_region
 from on_policy_steps import advantages, around, gains, on_policy_batch
+from problems import Reach, problem_of, random_batch
 
 SEARCH = trust_region.LineSearch(radius=1e-4, fraction=1.0, iterations=50, damping=1e-2)
 """So near that what is linearised is so."""
@@ -54,3 +58,20 @@ def test_a_step_takes_return_as_far_as_the_slack_goes_and_leads_back_from_outsid
     assert reached[1] == pytest.approx(0.3 * wish[1], abs=0.1 * float(wish[1]))
     back, _ = improve(config, here, jnp.asarray([0.3 * wish[1]]))
     assert gains(policy, batch, advantage, back)[1] < -0.2 * wish[1]
+
+
+def test_steps_are_half_as_long_after_as_many_epochs_as_annealing_is_told():
+    """Half the length is a quarter of the KL divergence."""
+    networks: dict[str, Any] = {"policy": policies.Config(hidden=(8,)), "critic": critics.Config(hidden=(8,))}
+    config = pcpo.Config(anneal=5.0, margin=0.0, search=SEARCH, **networks)
+    problem = problem_of(Reach(costs=1), 200, (1e3,))
+    batch = random_batch(random.key(1), Reach(costs=1), 10, 20)
+    step = jax.jit(pcpo.step, static_argnums=(0, 1))
+    fresh = pcpo.init(config, problem, random.key(0))
+    found = []
+    for epoch in (0, 5):
+        late = dataclasses.replace(fresh, epoch=jnp.asarray(epoch))
+        after, metrics = step(config, problem, late, batch, random.key(2))
+        assert int(after.epoch) == epoch + 1
+        found.append(float(metrics["kl"]))
+    assert found[1] == pytest.approx(found[0] / 4.0, rel=0.1)

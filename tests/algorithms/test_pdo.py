@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from jax.flatten_util import ravel_pytree
 
 from apdo.algorithms import cpo, on_policy, pdo, primal_steps, trpo
 from apdo.core import critics, dial, dual, policies
@@ -52,6 +53,25 @@ def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
     expected = discounted_costs(problem, batch)
     np.testing.assert_allclose(metrics["cost"], expected, rtol=1e-5)
     np.testing.assert_allclose(after.multiplier.value, [0.5, 0.7] + 0.3 * (expected - np.array([1.0, 2.0])), rtol=1e-5)
+
+
+def test_the_policy_step_sees_the_multipliers_before_this_batchs_dual_step_or_after_it():
+    """So its policy is that of an epoch with those multipliers held, up to rounding."""
+
+    def policy_and_prices(multiplier, **options):
+        config = pdo.Config(primal=primal_steps.LikelihoodRatio(), **options, **OWN)
+        _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 20.0), multiplier)
+        return ravel_pytree(after.policy)[0], metrics["multiplier"], after.multiplier.value
+
+    before = np.asarray([0.5, 0.7], np.float32)
+    for first in ("policy", "multipliers"):
+        policy, seen, after = policy_and_prices(before, dual_step=30.0, first=first)
+        assert after[0] > 10.0 * before[0]
+        np.testing.assert_array_equal(seen, before if first == "policy" else after)
+        for prices in (before, np.asarray(after)):
+            held = policy_and_prices(prices, dual_step=0.0)[0]
+            near = np.allclose(policy, held, atol=1e-5)
+            assert near == np.array_equal(prices, seen)
 
 
 @pytest.mark.parametrize("initial", [[0.5, 0.7], [40.0, 900.0]])

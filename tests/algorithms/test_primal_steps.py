@@ -161,6 +161,34 @@ def test_ppo_improves_the_surrogate_and_its_clip_holds_the_ratios_back(policy, s
     assert spread[0.1] < 0.7 * spread[100.0]
 
 
+def test_steps_are_half_as_long_after_as_many_epochs_of_gradient_steps_as_annealing_is_told(policy):
+    config = primal_steps.Ppo(passes=3, minibatches=5, anneal=20.0)
+    state = primal_steps.init(config, policy)
+
+    @jax.jit
+    def bounds(epochs):
+        found = primal_steps.annealed(config, optax.tree_utils.tree_set(state, count=15 * epochs))
+        return found.rate, found.clip
+
+    for epochs, length in ((0, 1.0), (20, 0.5), (60, 0.25)):
+        np.testing.assert_allclose(bounds(epochs), (length * config.rate, length * config.clip), rtol=1e-6)
+    assert primal_steps.annealed(primal_steps.Ppo(), state) == primal_steps.Ppo()
+
+
+def test_the_clips_edge_is_reached_however_slow_the_steps_are_and_annealing_draws_it_in(policy, samples):
+    """PPO goes as far as it may, however small the advantage: a lower rate alone is no shorter step."""
+    kl = {
+        name: float(improve(config, policy, samples)[2]["kl"])
+        for name, config in {
+            "plain": primal_steps.Ppo(passes=40, most_kl=0.0),
+            "slow": primal_steps.Ppo(passes=40, most_kl=0.0, rate=3e-4),
+            "near": primal_steps.Ppo(passes=40, most_kl=0.0, clip=0.02),
+        }.items()
+    }
+    assert kl["slow"] > 0.5 * kl["plain"]
+    assert kl["near"] < 0.1 * kl["plain"]
+
+
 def test_a_sample_of_twice_the_weight_counts_as_two(policy, samples):
     """The gradient of the surrogate, with weights of 0, 1, 2 and 3, is that of samples repeated so often."""
     times = np.arange(1000) % 4

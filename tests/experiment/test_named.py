@@ -21,9 +21,14 @@ def tiny(name: str) -> dict[str, Any]:
     return TINY | (QUICK if name not in ("pcpo", "crpo") else {})
 
 
+SHRINKING = {"pcpo": {"anneal": 2.0}, "crpo": {}}
+"""Steps that depend on how many there were before."""
+
+
 @pytest.mark.parametrize("name", NEW)
 def test_each_trains_on_choices_and_goes_on_as_if_it_had_not_stopped(name, tmp_path):
-    given: dict[str, Any] = {"batch": 200, "seeds": 2, "quiet": True, **tiny(name)}
+    shrinking = SHRINKING.get(name, {"primal__anneal": 2.0})
+    given: dict[str, Any] = {"batch": 200, "seeds": 2, "quiet": True, **tiny(name), **shrinking}
     whole = apdo.train(name, "two-state", epochs=3, out=tmp_path / "whole", **given)
     apdo.train(name, "two-state", epochs=2, out=tmp_path / "parts", **given)
     parts = apdo.resume(tmp_path / "parts", epochs=3, quiet=True)

@@ -16,11 +16,15 @@ class Named(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
-_LAGRANGIAN = {"rule": "adam", "rule.most": 20.0, "dual_step": 0.05, "margin": 0.0, "overshoot": 0.0}
+_PLAIN = {"margin": 0.0, "overshoot": 0.0}
+"""Without what is ours."""
+_FIRST = {"first": "multipliers"} | _PLAIN
+"""The multipliers move before the policy, as in the code of Ray et al. and of Stooke et al."""
+_LAGRANGIAN = {"rule": "adam", "rule.most": 20.0, "dual_step": 0.05} | _FIRST
 """Ray et al.'s multiplier by Adam, in units without a unit."""
-_PID = {"rule": "pid", "rule.far": 0.0, "rule.derivative": 0.1, "dual_step": 0.1, "margin": 0.0, "overshoot": 0.0}
+_PID = {"rule": "pid", "rule.far": 0.0, "rule.derivative": 0.1, "dual_step": 0.1} | _FIRST
 """Stooke et al.'s controller, with gains without a unit."""
-_RCPO = {"primal": "ppo", "rule": "ascent", "rule.most": 20.0, "dual_step": 0.02, "margin": 0.0, "overshoot": 0.0}
+_RCPO = {"primal": "ppo", "rule": "ascent", "rule.most": 20.0, "dual_step": 0.02} | _PLAIN
 """Tessler et al.'s slow ascent."""
 ALGORITHMS = {
     "trpo": Named("trpo", "unconstrained TRPO: the return alone, costs only measured"),

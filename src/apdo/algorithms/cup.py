@@ -1,8 +1,8 @@
 """Constrained update projection, CUP (Yang et al. 2022): improve the return, then project back towards the limits.
 
+    multipliers   ν_i ← [ν_i + η (C_i(π_k) - d_i)]⁺, and what the rule adds
     improvement   π_{k+1/2}  from a step on A_R alone, with no regard to the limits
     projection    π_{k+1} = argmin_π  E_s [ KL(π ‖ π_{k+1/2}) + Σ_i ν_i E_{a~π_k} π(a|s)/π_k(a|s) A_Ci(s, a) ]
-    multipliers   ν_i ← [ν_i + η (C_i(π_k) - d_i)]⁺
 
 Both steps are gradient steps on minibatches of the same batch. On one state the
 projection has the solution π_{k+1} ∝ π_{k+1/2} exp(-Σ ν_i A_Ci), where π_k has chosen all actions equally often.
@@ -13,8 +13,11 @@ Deviations:
 1. The projection's KL has no unit, so ν_i A_Ci must not have one: it is counted in σ(A_R), in which the improvement
    counts its own advantage. The paper's factor (1 - γ λ)/(1 - γ) on the cost is part of that unit.
 2. The improvement is PPO's clipped step, as in their code; the text has a KL penalty there.
-3. ν moves by pure numbers (`core.dual`), after the projection, as in algorithm 1; it starts at 0.
-4. The divergence to π_{k+1/2} is taken at the states that π_k has visited; there are no others.
+3. ν moves by pure numbers (`core.dual`), and starts at 0. It moves before the improvement, as in OmniSafe's code; in
+   algorithm 1 it moves after the projection, which then answers a batch too late.
+4. ν is steered by PID. Ascent alone, the paper's (`--rule ascent`), has nothing that damps the swing of ν and policy.
+5. With `primal.anneal` both steps become shorter: the clipping, and with it ν A_C by the same factor.
+6. The divergence to π_{k+1/2} is taken at the states that π_k has visited; there are no others.
 """
 
 import dataclasses
@@ -65,23 +68,24 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: improvement, projection, ν from C(π_k)."""
+    """One epoch: ν from C(π_k), improvement, projection."""
     improve_key, project_key, critic_key = random.split(key, 3)
     view = epoch.look(config, problem, state, batch)
+    state = epoch.ascend(config, state, view)
     here = view.signals(problem)
     samples = here.surrogate.samples
     half, optimiser, _ = primal_steps.improve(config.primal, view.policy, state.optimiser, samples, improve_key)
     data = Halfway(
         surrogate=here.surrogate,
         half=jax.vmap(half)(samples.observation),
-        cost=here.cost @ epoch.pull(state, view),
+        cost=here.cost @ (primal_steps.step_length(config.primal, state.optimiser) * epoch.pull(state, view)),
     )
     # The projection's own optimiser starts afresh: what the improvement has gathered points the other way.
     fresh = primal_steps.init(config.projection, half)
     policy, _ = primal_steps.descend(config.projection, loss, data, data.surrogate, half, fresh, project_key)
     metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
     metrics |= {"multiplier": state.multiplier.value, "improvement_kl": data.surrogate.kl(half)}
-    return epoch.finish(config, epoch.ascend(config, state, view), view, critic_key, policy, optimiser, metrics)
+    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
 
 
 def loss(policy: policies.Policy, near: Halfway) -> Float[Array, ""]:

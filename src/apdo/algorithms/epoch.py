@@ -153,9 +153,7 @@ def finish(
 class PricedConfig(Config):
     """Settings of an algorithm whose costs have multipliers."""
 
-    rule: dual.Config = option(
-        dual.Ascent(most=20.0), "what moves the multipliers, in pure numbers", OURS, choices=dual.CHOICES
-    )
+    rule: dual.Config = option(dual.Pid(), "what moves the multipliers, in pure numbers", OURS, choices=dual.CHOICES)
     dual_step: float = option(0.05, "step of the dual ascent", OURS, within=(0.0, inf))
 
 
@@ -174,7 +172,7 @@ def start_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray, prim
 
 
 def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
-    """ν ← [ν + α (C(π_k) - d_k)]⁺, in units without a unit (`core.dual`)."""
+    """ν after C(π_k), by the rule, in units without a unit (`core.dual`)."""
     cost = view.measured["cost"]
     spread = view.measured["cost_deviation"], view.measured["cost_error"]
     units = state.units.observe(view.estimates.advantage, cost, spread)

@@ -8,7 +8,7 @@ is known in closed form (their theorem 1), with λ the multiplier of the KL boun
 
     π*(a|s) = π_k(a|s) exp((A_R(s, a) - Σ_i ν_i A_Ci(s, a)) / λ) / Z(s)
 
-Each epoch first moves ν by projected ascent on C(π_k) - d, then brings the network near π* by gradient steps on
+Each epoch first moves ν by C(π_k) - d, then brings the network near π* by gradient steps on
 
     E_s KL(π_θ ‖ π*) = E_s [ KL(π_θ ‖ π_k) - E_{a~π_k} π_θ(a|s)/π_k(a|s) (A_R - Σ_i ν_i A_Ci) / λ ] + const
 
@@ -19,10 +19,12 @@ Any number of constraints: each has its ν_i.
 Deviations:
 1. A_R - Σ ν_i A_Ci is standardised, so that λ is a pure number. Their code standardises A_R and A_C apart, which makes
    ν a price in units of σ(A_R)/σ(A_C); ours moves in that unit (`core.dual`), and is reported in return per cost.
-2. ν is at most 20 in that unit, theirs 2: a limit may be worth more. The step is 0.05, theirs 0.01 per epoch of 2,048
-   samples. `--rule pid` damps what ascent alone leaves swinging.
+2. ν is steered by PID. Ascent alone, theirs (`--rule ascent`), has nothing that damps the swing of ν and policy. ν is
+   at most 20 in that unit, theirs 2: a limit may be worth more. The step is 0.05, theirs 0.01 per epoch of 2,048
+   samples.
 3. Sums, weights of steps and limits are `objective`'s; their code constrains a running mean of undiscounted costs.
-4. Passes over the batch end when the mean KL(π_k ‖ π_θ) exceeds δ; their code looks at KL(π_θ ‖ π_k).
+4. With `primal.anneal` steps become shorter: the rate falls, as in their code, where it does so linearly, and λ rises.
+5. Passes over the batch end when the mean KL(π_k ‖ π_θ) exceeds δ; their code looks at KL(π_θ ‖ π_k).
 """
 
 import dataclasses
@@ -74,18 +76,22 @@ def step(
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
     samples = view.samples(problem, standardise(view.estimates.advantage @ weight))
     surrogate = primal_steps.Surrogate.around(view.policy, samples)
+    primal = primal_steps.annealed(config.primal, state.optimiser)
+    temperature = config.temperature / primal_steps.step_length(config.primal, state.optimiser)
 
     def towards_the_optimum(candidate: policies.Policy, part: primal_steps.Surrogate) -> Float[Array, ""]:
-        return loss(candidate, part, config.temperature, config.primal.most_kl)
+        return loss(candidate, part, temperature, config.primal.most_kl)
 
     policy, optimiser = primal_steps.descend(
-        config.primal, towards_the_optimum, surrogate, surrogate, view.policy, state.optimiser, primal_key
+        primal, towards_the_optimum, surrogate, surrogate, view.policy, state.optimiser, primal_key
     )
     metrics = primal_steps.measure(surrogate, policy, jnp.asarray(True)) | {"multiplier": state.multiplier.value}
     return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
 
 
-def loss(policy: policies.Policy, near: primal_steps.Surrogate, temperature: float, radius: float) -> Float[Array, ""]:
+def loss(
+    policy: policies.Policy, near: primal_steps.Surrogate, temperature: float | Float[Array, ""], radius: float
+) -> Float[Array, ""]:
     """E_s KL(π_θ ‖ π*) up to a constant, over the states within the radius; 0: over all of them."""
     new = jax.vmap(policy)(near.samples.observation)
     divergence = jax.vmap(lambda now, old: now.kl(old))(new, near.old)

@@ -62,6 +62,7 @@ def step(
     primal_key, critic_key = random.split(key)
     view = epoch.look(config, problem, state, batch)
     data = view.signals(problem)
+    config = dataclasses.replace(config, primal=primal_steps.annealed(config.primal, state.optimiser))
 
     def penalised(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
         return loss(config, candidate, part, view.excess)

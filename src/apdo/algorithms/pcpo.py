@@ -20,14 +20,16 @@ Deviations:
 1. g and b_i are gradients of the sums of one episode (`cpo.Around`), so that c + bᵀx compares like with like.
 2. The paper takes the step as it is. A long projection leaves the region where gradients mean anything, so here it is
    shortened until KL(π_k ‖ π) is at most 2δ, which the reward step and a projection as long as it come to.
-3. The gradients are the batch's, believed as they are; what CPO does here about their noise is CPO's own.
+3. With `anneal` δ shrinks. Steps of one length carry each batch's error in C into the policy as a whole, for ever.
+4. The gradients are the batch's, believed as they are; what CPO does here about their noise is CPO's own.
 """
 
 import dataclasses
+from math import inf
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import cpo, epoch, on_policy, primal_steps
 from apdo.core import constrained_step, policies, trust_region
@@ -40,7 +42,13 @@ memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
-State = epoch.State
+
+
+class State(epoch.State):
+    """The same with the number of the epoch."""
+
+    epoch: Int[Array, ""] | None
+    """k; None where steps keep their length."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +61,18 @@ class Config(epoch.Config):
     metric: str = option(
         "kl", "what the projection measures by: KL divergence or parameters", OURS, choices=one_of("kl", "parameters")
     )
+    anneal: float = option(
+        0.0,
+        "epochs after which steps are half as long, by 1 / (1 + k/anneal)² on the radius; 0: it stays as it is",
+        OURS,
+        within=(0.0, inf),
+    )
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions."""
-    return epoch.start(config, problem, key, primal_steps.Trpo())
+    started = epoch.start(config, problem, key, primal_steps.Trpo())
+    return State(**vars(started), epoch=jnp.asarray(0) if config.anneal else None)
 
 
 def step(
@@ -65,6 +80,11 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: reward step, projection, value fit."""
     view = epoch.look(config, problem, state, batch)
+    if state.epoch is not None:
+        length = config.anneal / (config.anneal + state.epoch)
+        search = dataclasses.replace(config.search, radius=config.search.radius * length**2)
+        config = dataclasses.replace(config, search=search)
+        state = dataclasses.replace(state, epoch=state.epoch + 1)
     around = cpo.Around.of(problem, view.policy, view.batch, view.estimates.advantage)
     policy, metrics = improve(config, around, view.measured["cost"] - view.limit)
     return epoch.finish(config, state, view, key, policy, state.optimiser, metrics)

@@ -12,6 +12,9 @@ steps throw a cost from one side of its limit to the other (on the queueing netw
 So a step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell
 (`overshoot`; not in the paper).
 
+The multipliers that a policy step sees are those of the epoch before, as in the paper. With `first` they move first, as
+in the code of Ray et al. and of Stooke et al.: a controller that answers a batch too late swings further.
+
 With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 """
 
@@ -75,6 +78,13 @@ class Config(dial.Config):
         OURS,
         choices=one_of("relative", "own"),
     )
+    first: str = option(
+        "policy",
+        "what moves first in an epoch: the policy, by the multipliers of the epoch before, or the multipliers, so that "
+        "the policy step sees what the batch has just cost",
+        PAPER,
+        choices=one_of("policy", "multipliers"),
+    )
     initial_multiplier: float = option(0.0, "λ^(0), the same for every constraint", PUBLISHED, within=(0.0, inf))
 
 
@@ -120,27 +130,28 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: primal step with λ^(k), then the dual step from C(π_k)."""
+    """One epoch: primal step with λ^(k), then the dual step from C(π_k); or the two in the other order."""
     primal_key, critic_key = random.split(key)
     statistics, seen = on_policy.observe(state.statistics, batch)
     policy = on_policy.rebase(state.policy, state.statistics, statistics)
     critic = on_policy.rebase(state.critic, state.statistics, statistics)
     found = estimates(config, problem, critic, state.multiplier.value, seen)
-    # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
-    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: found.advantage.shape[-1]]
-    samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     measured = on_policy.measure(problem, batch)
     cost = measured["cost"]
     units = state.units.observe(found.advantage, cost, (measured["cost_deviation"], measured["cost_error"]))
     turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
+    multiplier = steer(config, state.multiplier, units, cost, limit)
+    price = (multiplier if config.first == "multipliers" else state.multiplier).value
+    # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
+    weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
+    samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     crossing = crossing_of(config, problem, seen, found.advantage, units, cost, limit)
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing
     )
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
-    multiplier = steer(config, state.multiplier, units, cost, limit)
     metrics |= measured | dial.measure(turned, limit)
-    metrics |= {"multiplier": state.multiplier.value, "value_error": error}
+    metrics |= {"multiplier": price, "value_error": error}
     after = State(
         policy=policy,
         optimiser=optimiser,

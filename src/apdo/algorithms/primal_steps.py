@@ -23,6 +23,7 @@ from apdo.core.policies import Policy
 from apdo.options import OURS, PAPER, option
 
 Data = TypeVar("Data")
+SomePasses = TypeVar("SomePasses", bound="Passes")
 
 _RATE = "multiple of the natural gradient to go, up to the trust region's edge; 0: always to the edge"
 
@@ -63,11 +64,21 @@ class Passes:
     most_kl: float = option(
         0.03, "passes end once the policy has moved so far, in KL divergence; 0: never", OURS, within=(0.0, inf)
     )
+    anneal: float = option(
+        0.0,
+        "epochs after which steps are half as long, by 1 / (1 + k/anneal) on rate and clip; 0: they stay as they are",
+        OURS,
+        within=(0.0, inf),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Ppo(Passes):
-    """Proximal policy optimisation with a clipped ratio."""
+    """Proximal policy optimisation with a clipped ratio.
+
+    Enough passes take every ratio to the edge of the clip, however small the advantage. With annealing the clip and
+    Adam's rate fall, as in the PPO paper's settings for Atari, so that a policy which has to mix choices can settle.
+    """
 
     clip: float = option(
         0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0
@@ -181,11 +192,29 @@ def improve(
         case LikelihoodRatio():
             parameters, optimiser = _likelihood_ratio_step(config, surrogate, policy, optimiser)
         case Ppo():
+            config = annealed(config, optimiser)
             loss = lambda candidate, part: -clipped_gain(config, part, candidate)  # noqa: E731
             new, optimiser = descend(config, loss, surrogate, surrogate, policy, optimiser, key)
             return new, optimiser, measure(surrogate, new, accepted)
     new = unravel(parameters)
     return new, optimiser, measure(surrogate, new, accepted)
+
+
+def step_length(config: Passes, optimiser: optax.OptState) -> float | Float[Array, ""]:
+    """How long the coming epoch's steps are, the first one's being 1, by the gradient steps that have been counted."""
+    if not config.anneal:
+        return 1.0
+    epochs = optax.tree_utils.tree_get(optimiser, "count") / (config.passes * config.minibatches)
+    return config.anneal / (config.anneal + epochs)
+
+
+def annealed(config: SomePasses, optimiser: optax.OptState) -> SomePasses:
+    """The settings of the coming epoch's gradient steps."""
+    if not config.anneal:
+        return config
+    length = step_length(config, optimiser)
+    shorter = {name: length * getattr(config, name) for name in ("rate", "clip") if hasattr(config, name)}
+    return dataclasses.replace(config, **shorter)
 
 
 def measure(surrogate: Surrogate, new: Policy, accepted: Bool[Array, ""]) -> dict[str, Array]:
