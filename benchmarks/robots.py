@@ -44,6 +44,8 @@ SEEDS = 5
 EVERY = 20_000
 """Samples between evaluations."""
 EPISODES = 20
+_NEVER = 1_000_000
+"""Epochs between planned checkpoints: the run folder is not kept."""
 WITHIN = 1.05
 IN_A_ROW = 3
 
@@ -87,7 +89,8 @@ def train(task: str, algorithm: str, seeds: int, samples: int, seconds: float, k
     """One task and algorithm; what is known is kept after every evaluation."""
     from apdo.experiment import opening, runner, settings
 
-    experiment = settings.specify(algorithm, task, {"samples": samples, "seeds": seeds})
+    given = {"samples": samples, "seeds": seeds, "checkpoint_every": _NEVER}
+    experiment = settings.specify(algorithm, task, given)
     training = opening.training_of(experiment)
     evaluator, began = Evaluator(training, seeds), time.perf_counter()
     curves: dict[str, dict[str, list[float]]] = {
