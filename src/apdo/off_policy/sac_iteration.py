@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -27,19 +26,15 @@ _STARTS = 32
 """First observations in one iteration, at most: multipliers move slowly, and average over thousands of iterations."""
 
 
-Ahead: TypeAlias = tuple[Transition, Int[Array, "*n B"]]
-"""Transitions over several steps, and how many each has."""
-
-
 class Draws(eqx.Module):
     """What the iterations draw at random, the iterations in front."""
 
     batch: Transition
     """Single steps."""
-    reward: Ahead
-    """The same over as many steps as the reward's targets count."""
-    cost: Ahead
-    """And over those of the costs'."""
+    longer: Transition
+    """The same over as many steps as the costs' targets count."""
+    steps: Int[Array, "*n B"]
+    """How many these are, of each."""
     starts: Float[Array, "*n F O"] | None
     """First observations of episodes, where the multipliers are learned too."""
     noise: Float[Array, "*n U B A"] | None
@@ -63,21 +58,16 @@ def draw(
         few = (BLOCK, min(_STARTS, config.minibatch))
         first = normalised(statistics, replay.sample_starts(buffer, starts, start_key, few)).observation
     if not problem.discrete_actions:
-        uses = 3 if config.cost_steps == config.reward_steps else 4
+        uses = 3 if config.cost_steps == 1 else 4
         noise = random.normal(noise_key, (BLOCK, uses, config.minibatch, problem.action_size))
     rows = replay.draw(buffer, minibatch_key, shape)
-    batch = units.seen(normalised(statistics, replay.take(buffer, rows)))
-    discounts = jnp.asarray(objective.sum_discounts(problem))
-
-    def ahead(steps: int) -> Ahead:
-        if steps == 1:
-            return batch, jnp.ones_like(rows)
-        whole, count = replay.take_ahead(buffer, rows, steps, discounts)
-        return units.seen(normalised(statistics, whole)), count
-
-    reward = ahead(config.reward_steps)
-    cost = reward if config.cost_steps == config.reward_steps else ahead(config.cost_steps)
-    return Draws(batch, reward, cost, first, noise)
+    batch = longer = units.seen(normalised(statistics, replay.take(buffer, rows)))
+    steps = jnp.ones_like(rows)
+    if config.cost_steps > 1:
+        discounts = jnp.asarray(objective.sum_discounts(problem))
+        whole, steps = replay.take_ahead(buffer, rows, config.cost_steps, discounts)
+        longer = units.seen(normalised(statistics, whole))
+    return Draws(batch, longer, steps, first, noise)
 
 
 def cautious(config: Learner, q: Float[Array, "N B ..."], constraints: int) -> Float[Array, "K B ..."]:
@@ -115,14 +105,13 @@ def targets(
     be cheap; without these bounds their errors feed on each other (on point-goal-1 they came to -12,000).
     """
     gamma, *cost_gammas = objective.sum_discounts(problem)
-    batch, steps = draws.reward
-    soft = _following(learned, target.first(TWINS), draws.reward, draws, _TARGETS, _lower, temperature)
-    reward = batch.reward + gamma**steps * _goes_on(batch) * soft
-    batch, steps = draws.cost
-    which = _TARGETS if config.cost_steps == config.reward_steps else _COSTS
-    after = _following(learned, target.rest(TWINS), draws.cost, draws, which)
-    discount = jnp.repeat(jnp.asarray(cost_gammas), config.costs)[:, None] ** steps[None]
-    costs = jnp.repeat(batch.cost.T, config.costs, axis=0) + discount * _goes_on(batch)[None] * after
+    batch, longer = draws.batch, draws.longer
+    soft = _following(learned, target.first(TWINS), batch, 1, draws, _TARGETS, _lower, temperature)
+    reward = batch.reward + gamma * _goes_on(batch) * soft
+    which = _TARGETS if config.cost_steps == 1 else _COSTS
+    after = _following(learned, target.rest(TWINS), longer, draws.steps, draws, which)
+    discount = jnp.repeat(jnp.asarray(cost_gammas), config.costs)[:, None] ** draws.steps[None]
+    costs = jnp.repeat(longer.cost.T, config.costs, axis=0) + discount * _goes_on(longer)[None] * after
     least, most = jnp.repeat(possible, config.costs, axis=1)
     costs = jnp.clip(costs, least[:, None], most[:, None])
     return jnp.concatenate([jnp.broadcast_to(reward[None], (TWINS, *reward.shape)), costs])
@@ -135,14 +124,14 @@ def _goes_on(batch: Transition) -> Float[Array, " B"]:
 def _following(
     learned: Networks,
     target: critics.Critics,
-    ahead: Ahead,
+    batch: Transition,
+    steps: int | Int[Array, " B"],
     draws: Draws,
     which: int,
     choose: Callable[[Array], Array] = lambda q: q,
     temperature: float | Array = 0.0,
 ) -> Float[Array, "*N B"]:
-    """What critics say of the actor where transitions have led, with its entropy at this price."""
-    batch, steps = ahead
+    """What critics say of the actor where transitions of so many steps have led, with its entropy at this price."""
     s, step = batch.next_observation, batch.step + steps
     if learned.discrete:
         q, log_p = choose(target.of_choices(s, step)), learned.log_probabilities(s)

@@ -40,10 +40,13 @@ class Learner:
     temperature_rate: float = option(1e-3, "Adam's learning rate for log α", OURS, above=0.0)
     target_rate: float = option(0.01, "τ, by which the target networks follow", OURS, within=(0.0, 1.0))
     minibatch: int = option(128, "transitions in one iteration", OURS, above=0)
-    reward_steps: int = option(
-        1, "steps whose reward a target counts as it was, before a critic speaks of the rest", OURS, above=0, most=1000
+    cost_steps: int = option(
+        1,
+        "n: steps whose costs a target counts as they were paid, before a critic speaks of the rest",
+        OURS,
+        above=0,
+        most=1000,
     )
-    cost_steps: int = option(1, "the same of the costs", OURS, above=0, most=1000)
     costs: int = option(4, "critics of each cost; their spread says what they do not know", OURS, above=0, most=1000)
     caution: float = option(
         0.5,
