@@ -1,14 +1,15 @@
 """How many samples a policy within the limit takes on the field's long tasks: off-policy and on-policy, side by side.
 
     python -m benchmarks.robots                                  all of it, then the table of docs/sample-efficiency.md
-    python -m benchmarks.robots --only 'halfcheetah-velocity/.*' a part: TASK/ALGORITHM as a pattern
+    python -m benchmarks.robots --only 'halfcheetah-velocity/.*' a part: TASK/ARM as a pattern
     python -m benchmarks.robots --only hopper-velocity/sac-lag --samples 300000 --seconds 500
     python -m benchmarks.robots --table                          the table alone, from what was measured
 
-Every algorithm has the library's defaults, and nothing but the number of samples. After every 20,000 samples the newest
+Every algorithm has the library's defaults, and nothing but the number of samples; an arm with options has the same on
+every task. After every 20,000 samples the newest
 policy, stochastic, plays fresh episodes that are not counted. A target is met from the first of three evaluations in a
 row with at least that return and a cost of at most 1.05 times the limit. Results go to results/robots, a file for each
-task and algorithm; one that is there is not made again unless --again.
+task and arm; one that is there is not made again unless --again.
 """
 
 import argparse
@@ -39,7 +40,21 @@ TASKS = {
     "ant-velocity": (2400.0, 1_000_000, "TD3PID 2410 at 1,000,000, beyond the limit"),
 }
 """Return to earn, samples, and what peers have published of off-policy algorithms (shared limit of 25)."""
-ALGORITHMS = ("sac-lag", "apdo", "pdo", "cpo")
+SLOW = {
+    "learner.actor_rate": 3e-5,
+    "learner.dual_rate": 5e-6,
+    "learner.cost_steps": 10,
+    "learner.rule.of_integral": True,
+}
+"""An actor and multipliers that leave critics time, and costs counted as they were paid over ten steps."""
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sac-lag": ("sac-lag", {}),
+    "sac-lag-slow": ("sac-lag", SLOW),
+    "apdo": ("apdo", {}),
+    "pdo": ("pdo", {}),
+    "cpo": ("cpo", {}),
+}
+"""Algorithm and options by name."""
 SEEDS = 5
 EVERY = 20_000
 """Samples between evaluations."""
@@ -85,11 +100,12 @@ class Evaluator:
         return [(float(each.undiscounted_return), float(each.cost[0])) for each in found]
 
 
-def train(task: str, algorithm: str, seeds: int, samples: int, seconds: float, keep: Callable[[dict], None]) -> None:
-    """One task and algorithm; what is known is kept after every evaluation."""
+def train(task: str, arm: str, seeds: int, samples: int, seconds: float, keep: Callable[[dict], None]) -> None:
+    """One task and arm; what is known is kept after every evaluation."""
     from apdo.experiment import opening, runner, settings
 
-    given = {"samples": samples, "seeds": seeds, "checkpoint_every": _NEVER}
+    algorithm, options = ARMS[arm]
+    given = {"samples": samples, "seeds": seeds, "checkpoint_every": _NEVER} | options
     experiment = settings.specify(algorithm, task, given)
     training = opening.training_of(experiment)
     evaluator, began = Evaluator(training, seeds), time.perf_counter()
@@ -122,7 +138,7 @@ def samples_to(curve: dict[str, list[float]], target: float, limit: float = 25.0
     return float(np.asarray(curve["samples"])[np.argmax(runs)]) if runs.any() else float("inf")
 
 
-def row(task: str, algorithm: str, found: dict[str, Any]) -> list[str]:
+def row(task: str, arm: str, found: dict[str, Any]) -> list[str]:
     """A line of the table."""
     target, _, published = TASKS[task]
     curves = list(found["curves"].values())
@@ -133,7 +149,7 @@ def row(task: str, algorithm: str, found: dict[str, Any]) -> list[str]:
     last = np.mean([[np.mean(curve[name][-5:]) for name in ("return", "cost")] for curve in curves], axis=0)
     return [
         task,
-        algorithm,
+        arm,
         f"{target:,.0f}",
         f"{middle} (worst {worst}; {count} of {len(curves)})",
         f"{found['samples']:,}",
@@ -144,7 +160,7 @@ def row(task: str, algorithm: str, found: dict[str, Any]) -> list[str]:
 
 HEADINGS = [
     "task",
-    "algorithm",
+    "arm",
     "return to earn",
     "samples to it within the limit: median",
     "samples in all",
@@ -155,23 +171,18 @@ HEADINGS = [
 
 def table() -> list[list[str]]:
     """What was measured."""
-    files = {
-        (task, algorithm): path
-        for task in TASKS
-        for algorithm in ALGORITHMS
-        if (path := path_of(task, algorithm)).exists()
-    }
-    return [row(task, algorithm, json.loads(path.read_text())) for (task, algorithm), path in files.items()]
+    files = {(task, arm): path for task in TASKS for arm in ARMS if (path := path_of(task, arm)).exists()}
+    return [row(task, arm, json.loads(path.read_text())) for (task, arm), path in files.items()]
 
 
-def path_of(task: str, algorithm: str) -> Path:
-    """The file of a task and algorithm."""
-    return RESULTS / f"{task}-{algorithm}.json"
+def path_of(task: str, arm: str) -> Path:
+    """The file of a task and arm."""
+    return RESULTS / f"{task}-{arm}.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=".*", help="TASK/ALGORITHM as a pattern")
+    parser.add_argument("--only", default=".*", help="TASK/ARM as a pattern")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--samples", type=int, help="instead of the task's own")
     parser.add_argument(
@@ -181,9 +192,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="write the table, run nothing")
     given = parser.parse_args()
     for task, (_, samples, _) in TASKS.items():
-        for algorithm in ALGORITHMS:
-            path = path_of(task, algorithm)
-            chosen = re.fullmatch(given.only, f"{task}/{algorithm}") and (given.again or not path.exists())
+        for arm in ARMS:
+            path = path_of(task, arm)
+            chosen = re.fullmatch(given.only, f"{task}/{arm}") and (given.again or not path.exists())
             if given.table or not chosen:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,8 +202,8 @@ def main() -> None:
             def keep(found: dict, path: Path = path) -> None:
                 path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
-            train(task, algorithm, given.seeds, given.samples or samples, given.seconds, keep)
-            print(" | ".join(row(task, algorithm, json.loads(path.read_text()))), flush=True)
+            train(task, arm, given.seeds, given.samples or samples, given.seconds, keep)
+            print(" | ".join(row(task, arm, json.loads(path.read_text()))), flush=True)
     if given.table or given.only == ".*":
         document.fill(DOCUMENT, {"robots": document.table(HEADINGS, *table())})
 

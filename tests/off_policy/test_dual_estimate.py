@@ -10,7 +10,8 @@ import pytest
 from jax import random
 
 from apdo.core import replay
-from apdo.off_policy import ddpg, ddpg_iteration, dual_estimate
+from apdo.errors import InvalidInput
+from apdo.off_policy import ddpg, ddpg_iteration, dual_estimate, sac
 from apdo.off_policy.units import view
 from problems import Reach, problem_of, random_buffer
 
@@ -253,3 +254,9 @@ def test_the_papers_learner_computes_what_it_did_before_it_was_one_of_several(bu
     np.testing.assert_allclose(state.path.multiplier, members, rtol=1e-3)
     found = dual_estimate.estimate(state)
     np.testing.assert_allclose([found.low[0], found.high[0]], ends, rtol=2e-3)
+
+
+def test_costs_over_several_steps_are_refused_where_a_buffer_does_not_keep_them_one_after_the_other():
+    config = dual_estimate.Config(learner=sac.Learner(cost_steps=3))
+    with pytest.raises(InvalidInput, match="cost_steps must be 1 here"):
+        dual_estimate.start(config, PROBLEM, random.key(0))

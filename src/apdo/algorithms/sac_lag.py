@@ -48,21 +48,17 @@ ONLINE = sac.Learner(
     activation="relu",
     critic_activation="normalised-relu",
     critic_rate=1e-3,
-    actor_rate=3e-5,
+    actor_rate=3e-4,
     target_rate=0.005,
     minibatch=256,
-    cost_steps=10,
-    dual_rate=5e-6,
-    rule=dual.Pid(proportional=1.0, far=0.0, of_integral=True),
+    dual_rate=1e-4,
     bound=1.0,
     cloning=0.0,
     last_rate=1.0,
 )
 """The learner on a buffer that grows with what its own actor does."""
-_PACE, _ACTORS_PACE = 0.1, 0.6
-"""The speeds of the multipliers and of the actor, in parts of that at which critics come to rest."""
-_SEEN = 0.1
-"""The share of a value's horizon over which its costs are counted as they were."""
+_PACE = 0.3
+"""The speed of the multipliers, in parts of that at which critics come to rest."""
 _LONGEST = 100
 """Steps over which a value is learned, at most: the horizon of the usual discount."""
 
@@ -106,20 +102,13 @@ class State(eqx.Module):
 
 
 def suited(asked: Asked) -> dict[str, float]:
-    """Rates of actor and multipliers that suit the length of episodes, where none are given.
+    """A rate of the multipliers that suits the length of episodes, where none is given.
 
-    A value is learned step by step from the end of its horizon, in some T / τ iterations. An actor that is faster finds
-    what critics wrongly take to be cheap before they learn better, and multipliers that are faster charge it for costs
-    that its critics cannot see yet; all that it can learn from them is to do nothing. Costs that were really paid, over
-    a tenth of the horizon, leave less for critics to be wrong about.
+    A value is learned step by step from the end of its horizon, in some T / τ iterations. Multipliers that grow faster
+    than that charge an actor for costs that its critics cannot see yet; all that it can learn from them is to do
+    nothing.
     """
-    steps = min(asked.horizon, _LONGEST)
-    settled = ONLINE.target_rate / steps
-    return {
-        "learner.dual_rate": _PACE * settled,
-        "learner.actor_rate": _ACTORS_PACE * settled,
-        "learner.cost_steps": max(1, round(_SEEN * steps)),
-    }
+    return {"learner.dual_rate": _PACE * ONLINE.target_rate / min(asked.horizon, _LONGEST)}
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:

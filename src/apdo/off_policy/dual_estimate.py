@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from apdo.core import dual, policies, replay
 from apdo.core.statistics import Statistics, normalised
+from apdo.errors import InvalidInput
 from apdo.off_policy import contract, ddpg, kinds
 from apdo.off_policy import path as paths
 from apdo.off_policy.units import view
@@ -74,6 +75,10 @@ class Estimate(eqx.Module):
 
 def start(config: Config, problem: Problem, key: PRNGKeyArray) -> contract.OwnState:
     """The members before their first iteration, [E]."""
+    if getattr(config.learner, "cost_steps", 1) > 1:
+        raise InvalidInput(
+            "off_policy.learner.cost_steps must be 1 here: only sac-lag keeps the steps of an episode in a row."
+        )
     e = config.members
     place = (2.0 * jnp.arange(e) + 1.0) / e - 1.0
     begin = lambda key, caution: kinds.of(config.learner).start(config.learner, problem, key, caution)  # noqa: E731

@@ -13,9 +13,8 @@ With Q_R1, Q_R2 for the reward, Q_Ci1..Q_CiE for each cost, their targets Q', an
 
 (Haarnoja et al. 2018; the reward's minimum is Fujimoto et al.'s.) With n > 1 (`cost_steps`) the first costs of a sum
 are those that were paid, by older policies too, and an actor that has found out what its critics wrongly take to be
-cheap cannot hide them. The reward's targets have one step: three of them made HalfCheetah all but stand still. With
-`of_integral` K_P counts in parts of I. Where actions are choices, every mean over a is an expectation over them, and
-nothing is sampled. A policy over vectors is a squashed Gaussian, a = b · tanh(u / b).
+cheap cannot hide them. With `of_integral` K_P counts in parts of I. Where actions are choices, every mean over a is an
+expectation over them, and nothing is sampled. A policy over vectors is a squashed Gaussian, a = b · tanh(u / b).
 
 **Units.** Rewards and costs are counted in powers of two near the spread of the data (`units.view`). When the data's
 spread changes, the last layers, λ and α change with it, so that everything stays what it was in the problem's own

@@ -22,8 +22,6 @@ from apdo.off_policy.units import Units
 from apdo.problem import Problem
 
 _TARGETS, _ACTOR, _DUAL, _COSTS = range(4)
-_STARTS = 32
-"""First observations in one iteration, at most: multipliers move slowly, and average over thousands of iterations."""
 
 
 class Draws(eqx.Module):
@@ -35,7 +33,7 @@ class Draws(eqx.Module):
     """The same over as many steps as the costs' targets count."""
     steps: Int[Array, "*n B"]
     """How many these are, of each."""
-    starts: Float[Array, "*n F O"] | None
+    starts: Float[Array, "*n B O"] | None
     """First observations of episodes, where the multipliers are learned too."""
     noise: Float[Array, "*n U B A"] | None
     """Standard normal: for the reward's targets, actor, dual gradient, the costs' targets; None for choices."""
@@ -55,8 +53,7 @@ def draw(
     shape = (BLOCK, config.minibatch)
     first = noise = None
     if starts is not None:
-        few = (BLOCK, min(_STARTS, config.minibatch))
-        first = normalised(statistics, replay.sample_starts(buffer, starts, start_key, few)).observation
+        first = normalised(statistics, replay.sample_starts(buffer, starts, start_key, shape)).observation
     if not problem.discrete_actions:
         uses = 3 if config.cost_steps == 1 else 4
         noise = random.normal(noise_key, (BLOCK, uses, config.minibatch, problem.action_size))
@@ -202,9 +199,8 @@ def iterate(
     )
     cost, multiplier = found.values[1:], state.multiplier
     if draws.starts is not None:
-        count = draws.starts.shape[0]
-        noise = None if draws.noise is None else draws.noise[_DUAL, :count]
-        at_start = jnp.zeros(count, dtype=draws.batch.step.dtype)
+        noise = None if draws.noise is None else draws.noise[_DUAL]
+        at_start = jnp.zeros_like(draws.batch.step)
         cost = judge(config, learned, judges, draws.starts, at_start, noise, problem.constraints).values[1:]
         excess = dual.relative_excess(cost + unseen, units.limit, jnp.zeros_like(units.limit))
         unit = jnp.maximum(multiplier.integral, 1.0)
