@@ -12,6 +12,10 @@ steps throw a cost from one side of its limit to the other (on the queueing netw
 So a step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell
 (`overshoot`; not in the paper).
 
+The cost of π_k moves λ^(k+1), which moves π_{k+2} and not π_{k+1}. That delay makes policy and multipliers swing, most
+of all near the optimum, where L is flat and a small change of λ moves costs far. With `first` dual the two steps of an
+epoch change places: λ^(k+1) comes first, and the primal step is on L(π, λ^(k+1)).
+
 With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 """
 
@@ -62,6 +66,13 @@ class Config(dial.Config):
     )
     rule: dual.Config = option(dual.Pid(), "what moves the multipliers", OURS, choices=dual.CHOICES)
     dual_step: float = option(0.2, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf))
+    first: str = option(
+        "primal",
+        "which step of an epoch comes first: primal, with the multipliers of the batch before; or dual, so that "
+        "the policy's step answers to its own batch's costs",
+        PAPER,
+        choices=one_of("primal", "dual"),
+    )
     overshoot: float = option(
         1.0,
         "how far a step of TRPO may carry a cost through its limit, in standard errors of the batch, or in fifths of "
@@ -103,6 +114,8 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
     if config.values == "combined" and config.units == "relative":
         raise InvalidInput("values combined has no advantages of the costs to count gains in; it needs units own.")
+    if config.values == "combined" and config.first == "dual":
+        raise InvalidInput("values combined has the multipliers inside before the dual step; it needs first primal.")
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     signals = 1 + problem.constraints if config.values == "separate" else 1
@@ -120,27 +133,28 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: primal step with λ^(k), then the dual step from C(π_k)."""
+    """One epoch: the primal step with λ^(k), or with λ^(k+1) if the dual step comes first, and that from C(π_k)."""
     primal_key, critic_key = random.split(key)
     statistics, seen = on_policy.observe(state.statistics, batch)
     policy = on_policy.rebase(state.policy, state.statistics, statistics)
     critic = on_policy.rebase(state.critic, state.statistics, statistics)
     found = estimates(config, problem, critic, state.multiplier.value, seen)
-    # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
-    weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])[: found.advantage.shape[-1]]
-    samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     measured = on_policy.measure(problem, batch)
     cost = measured["cost"]
     units = state.units.observe(found.advantage, cost, (measured["cost_deviation"], measured["cost_error"]))
     turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
+    multiplier = steer(config, state.multiplier, units, cost, limit)
+    price = (multiplier if config.first == "dual" else state.multiplier).value
+    # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
+    weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
+    samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     crossing = crossing_of(config, problem, seen, found.advantage, units, cost, limit)
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing
     )
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
-    multiplier = steer(config, state.multiplier, units, cost, limit)
     metrics |= measured | dial.measure(turned, limit)
-    metrics |= {"multiplier": state.multiplier.value, "value_error": error}
+    metrics |= {"multiplier": price, "value_error": error}
     after = State(
         policy=policy,
         optimiser=optimiser,
