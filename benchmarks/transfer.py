@@ -87,7 +87,6 @@ def lengthened(case: Case) -> dict[str, Any]:
 
 def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
     """What the seeds of a job came to, by seed, and how the experiment was specified."""
-    from apdo import hosted
     from apdo.errors import NumericalFailure
     from apdo.experiment import opening, runner
 
@@ -96,7 +95,7 @@ def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
     training = opening.training_of(experiment)
     began, policies = time.perf_counter(), []
     # The newest policies after each epoch; after the last they draw no batch.
-    keep = [lambda epoch: policies.append(epoch.policies())] if not hosted.is_hosted(training) else []
+    keep = [lambda epoch: policies.append(epoch.policies())]
     with tempfile.TemporaryDirectory() as folder:
         try:
             result = runner.run(experiment, Path(folder) / "run", quiet=True, callbacks=keep)
@@ -107,10 +106,8 @@ def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
     for i, (seed, policy) in enumerate(zip(job.seeds, result.policies, strict=True)):
         curve = curve_of(case, {name: values[i] for name, values in result.metrics.items()}, training.problem.batch)
         judge = functools.partial(judged, case, training=training, seed=FRESH + seed)
-        best = best_epoch(curve, *bounds)
-        if policies:
-            drew = {epoch: one[i] for epoch, one in enumerate(policies[:-1], start=1)}
-            best = best_of_all(judge, drew, *bounds) if case.finite else best_seen(judge, drew, curve, *bounds)
+        drew = {epoch: one[i] for epoch, one in enumerate(policies[:-1], start=1)}
+        best = best_of_all(judge, drew, *bounds) if case.finite else best_seen(judge, drew, curve, *bounds)
         seeds[seed] = judge(policy) | {
             "samples": int(curve["samples"][-1]),
             "best_epoch": best,

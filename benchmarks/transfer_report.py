@@ -23,7 +23,8 @@ DOCUMENT = Path("docs/transfer.md")
 PICTURE = "curves.png"
 RESAMPLES = 5000
 KEPT = 0.9
-"""The share of the best epoch's return that the policy handed back should earn."""
+"""The share of what the best epoch gained that the policy handed back should keep. Where even that one earned less than
+runs start from, the rest is what may be lost besides."""
 SUMMARY = [
     "algorithm",
     "over",
@@ -130,7 +131,8 @@ def outcome(problem: Problem, seed: dict[str, Any]) -> Outcome:
     earned, excess = seed["return"]["mean"], float(problem.excess([cost["mean"] for cost in seed["costs"]]))
     best, kept = seed["best_epoch"], None
     if best is not None:
-        kept = earned - problem.start >= KEPT * (best["return"] - problem.start)
+        gained = best["return"] - problem.start
+        kept = earned - problem.start >= gained - (1.0 - KEPT) * abs(gained)
     return Outcome(problem.normalised(earned), excess <= WITHIN - 1.0, earned, excess, kept)
 
 

@@ -168,6 +168,22 @@ def test_a_run_is_judged_by_the_policy_that_it_hands_back():
     assert transfer_report.outcome(PROBLEM, {"failed": "NaN"}).score == 0
 
 
+def test_a_run_that_hands_back_its_best_epoch_has_kept_it_whatever_that_earns():
+    assert ended(-3.0, (0.0, 2.0), {"return": -3.0}).kept
+    # The start earns 1: of a loss of 4 a tenth may be lost besides.
+    assert ended(-3.39, (0.0, 2.0), {"return": -3.0}).kept
+    assert not ended(-3.41, (0.0, 2.0), {"return": -3.0}).kept
+
+
+def test_the_best_epoch_of_a_gymnasium_problem_is_measured_on_fresh_episodes_too(monkeypatch):
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    monkeypatch.setattr(transfer, "EPISODES", 4)
+    found = transfer.train(Job("study", "cartpole", "pdo", (7,)), {"epochs": 3, "batch": 500, "environments": 2})
+    best = found["seeds"]["7"]["best_epoch"]
+    assert best["measured"]
+    assert best["epoch"] in (1, 2)
+
+
 def test_the_pooled_mean_is_the_interquartile_mean_of_all_runs():
     scores = [np.array([0.0, 1.0, 2.0]), np.array([3.0, 4.0, 5.0, 100.0, 6.0])]
     assert transfer_report.pooled(scores) == pytest.approx(np.mean([2, 3, 4, 5]))

@@ -235,6 +235,28 @@ def test_the_dual_step_is_taken_against_the_limit_that_the_dial_enforces():
         np.testing.assert_allclose(after.multiplier.value, [5.0, 400.0] + 0.3 * (cost - enforced), rtol=1e-5)
 
 
+@pytest.mark.parametrize("options", [SMALL, OWN], ids=["relative", "own"])
+def test_with_the_dual_step_first_the_policy_moves_as_with_the_multipliers_that_it_leads_to(options):
+    """The primal step is the one that the other order makes when it already has those multipliers, and holds them."""
+    task, limits = Reach(costs=2), (1.0, 20.0)
+    # Damped, for two programs round a step in their own ways; the two orders lie 0.04 apart here.
+    options = options | {"primal": primal_steps.Trpo(damping=0.1)}
+    *_, after, metrics = one_epoch(pdo.Config(dual_step=0.3, first="multipliers", **options), task, limits, [0.5, 0.7])
+    assert not np.allclose(after.multiplier.value, [0.5, 0.7])
+    np.testing.assert_array_equal(metrics["multiplier"], after.multiplier.value)
+    held = pdo.Config(dual_step=0.0, **options)
+    *_, twin, shown = one_epoch(held, task, limits, np.asarray(after.multiplier.value))
+    np.testing.assert_array_equal(shown["multiplier"], metrics["multiplier"])
+    for ours, theirs in zip(jax.tree.leaves(after.policy), jax.tree.leaves(twin.policy), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=2e-3)
+
+
+def test_a_combined_value_function_cannot_have_the_dual_step_first():
+    config = pdo.Config(values="combined", first="multipliers", **OWN)
+    with pytest.raises(InvalidInput, match="first policy"):
+        pdo.init(config, problem_of(Reach(), 200), random.key(0))
+
+
 def test_a_step_is_shortened_on_the_side_of_the_limit_from_which_it_would_cross_it():
     """With a cost all but on its limit, a step that lowers it is one through the limit from above, not from below."""
     task, rule = Reach(), {"margin": 0.0, "dual_step": 0.0, **SMALL}

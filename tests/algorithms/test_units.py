@@ -43,6 +43,7 @@ CONFIGS: dict[str, Any] = {
     "pdo, Adam": (pdo, pdo.Config(rule=dual.Adam(), **SMALL)),
     "pdo, PPO": (pdo, pdo.Config(primal=primal_steps.Ppo(minibatches=2, passes=2), **SMALL)),
     "pdo, safety first": (pdo, pdo.Config(safety=0.9, **SMALL)),
+    "pdo, dual step first": (pdo, pdo.Config(first="multipliers", **SMALL)),
     "cpo": (cpo, cpo.Config(**SMALL)),
     "cpo, return first": (cpo, cpo.Config(safety=0.2, **SMALL)),
     "sac-lag": (sac_lag, sac_lag.Config(learner=SOFT, replay_capacity=1000, warm_up=0, updates=0.5)),

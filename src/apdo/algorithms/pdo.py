@@ -12,8 +12,10 @@ steps throw a cost from one side of its limit to the other (on the queueing netw
 So a step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell
 (`overshoot`; not in the paper).
 
-The multipliers that a policy step sees are those of the epoch before, as in the paper. With `first` they move first, as
-in the code of Ray et al. and of Stooke et al.: a controller that answers a batch too late swings further.
+The multipliers that a policy step sees are those of the epoch before, as in the paper: the cost of π_k moves λ^(k+1),
+which moves π_{k+2}. That delay makes policy and multipliers swing, most of all near the optimum, where L is flat and a
+small change of λ moves costs far. With `first` multipliers they move first, as in the code of Ray et al. and of Stooke
+et al., and a policy's step answers to its own batch.
 
 With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 """
@@ -113,6 +115,8 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
     if config.values == "combined" and config.units == "relative":
         raise InvalidInput("values combined has no advantages of the costs to count gains in; it needs units own.")
+    if config.values == "combined" and config.first == "multipliers":
+        raise InvalidInput("values combined has the multipliers inside before they move; it needs first policy.")
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     signals = 1 + problem.constraints if config.values == "separate" else 1

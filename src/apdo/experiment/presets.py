@@ -11,6 +11,7 @@ _TRPO_STEP = {"primal": "trpo"} | {f"primal.{name}": value for name, value in _T
 _RUN = {"batch": 50_000, "epochs": 150}
 _PDO = _RUN | _NETWORKS | _TRPO_STEP
 _PDO |= {"rule": "ascent", "units": "own", "dual_step": 0.1, "initial_multiplier": 0.0, "margin": 0.0, "overshoot": 0.0}
+_PDO |= {"first": "policy"}
 _FAST = {
     "batch": 10_000,
     "samples": 600_000,
