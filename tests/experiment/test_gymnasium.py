@@ -229,7 +229,7 @@ def test_the_command_line_tells_a_fault_in_one_line_and_by_its_exit_status(
     def collect(*_):
         raise host.Fault(2, 7, "it is broken", numerical=numerical)
 
-    monkeypatch.setattr(hosted, "collect", collect)
+    monkeypatch.setattr(hosted, "collect_seeds", collect)
     with pytest.raises(SystemExit) as stopped:
         cli.main([*PENDULUM, "--out", str(tmp_path / "run")])
     assert stopped.value.code == status

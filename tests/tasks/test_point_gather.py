@@ -57,7 +57,7 @@ def player(environment):
 
         def advance(state, action):
             outcome = environment.step(state, action, KEY)
-            return outcome.state, outcome[1:]
+            return outcome.state, outcome[1:5]
 
         _, (observation, reward, cost, terminated) = jax.lax.scan(advance, start, actions)
         first = environment.observe(start)
