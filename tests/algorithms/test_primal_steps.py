@@ -189,6 +189,36 @@ def test_the_clips_edge_is_reached_however_slow_the_steps_are_and_annealing_draw
     assert kl["near"] < 0.1 * kl["plain"]
 
 
+def test_a_narrow_policy_is_moved_no_further_than_a_wide_one_and_its_gradient_steps_become_shorter():
+    """One pass at a rate that suits a wide policy takes a narrow one far beyond where passes are meant to end."""
+    config = primal_steps.Ppo(rate=3e-3, most_kl=0.02, clip=100.0)
+    narrow = policies.init(policies.Config(hidden=(8, 8), log_std=-5.0), random.key(0), 3, 2, discrete=False)
+    observation = random.normal(random.key(1), (1000, 3))
+    action = jax.vmap(lambda o, k: narrow(o).sample(k))(observation, random.split(random.key(2), 1000))
+    drawn = primal_steps.Samples(observation, action, random.normal(random.key(3), (1000,)), jnp.ones(1000))
+    step = jax.jit(primal_steps.improve, static_argnums=0)
+    free = improve(primal_steps.Ppo(rate=3e-3, most_kl=0.0, clip=100.0, passes=1), narrow, drawn)[2]["kl"]
+    assert free > 10 * config.most_kl
+    walk, paces = primal_steps.init(config, narrow), []
+    for _ in range(12):
+        _, walk, metrics = step(config, narrow, walk, drawn, random.key(4))
+        # The divergence is not quite a square of the step, so that a shortened step may be a little longer than that.
+        assert metrics["kl"] < 3 * config.most_kl
+        paces.append(float(walk.pace))
+    assert paces[-1] < 0.5 * 1.0
+    assert paces[-1] > 0.01
+
+
+def test_steps_that_stay_near_keep_their_rate_and_a_pace_that_was_lost_comes_back(policy, samples):
+    config = primal_steps.Ppo(rate=1e-5)
+    fresh = primal_steps.init(config, policy)
+    slowed = fresh._replace(pace=jnp.asarray(0.5))
+    step = jax.jit(primal_steps.improve, static_argnums=0)
+    paces = [float(step(config, policy, walk, samples, random.key(4))[1].pace) for walk in (fresh, slowed)]
+    assert paces[0] == 1.0
+    assert 0.5 < paces[1] < 0.6
+
+
 def test_a_sample_of_twice_the_weight_counts_as_two(policy, samples):
     """The gradient of the surrogate, with weights of 0, 1, 2 and 3, is that of samples repeated so often."""
     times = np.arange(1000) % 4

@@ -80,8 +80,8 @@ def step(
         half=jax.vmap(half)(samples.observation),
         cost=here.cost @ (primal_steps.step_length(config.primal, state.optimiser) * epoch.pull(state, view)),
     )
-    # The projection's own optimiser starts afresh: what the improvement has gathered points the other way.
-    fresh = primal_steps.init(config.projection, half)
+    # The projection's own moments start afresh: what the improvement has gathered points the other way.
+    fresh = primal_steps.init(config.projection, half, pace_of=optimiser)
     policy, _ = primal_steps.descend(config.projection, loss, data, data.surrogate, half, fresh, project_key)
     metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
     metrics |= {"multiplier": state.multiplier.value, "improvement_kl": data.surrogate.kl(half)}

@@ -9,7 +9,7 @@ likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio a
 import dataclasses
 from collections.abc import Callable
 from math import inf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -62,7 +62,11 @@ class Passes:
     minibatches: int = option(25, "gradient steps in one pass", OURS, above=0)
     gradient_norm: float = option(0.5, "longer gradients are scaled down to this norm", OURS, above=0.0)
     most_kl: float = option(
-        0.03, "passes end once the policy has moved so far, in KL divergence; 0: never", OURS, within=(0.0, inf)
+        0.03,
+        "passes end once the policy has moved so far, in KL divergence; where it is twice as much the step is "
+        "shortened, and so are the gradient steps after it; 0: any distance",
+        OURS,
+        within=(0.0, inf),
     )
     anneal: float = option(
         0.0,
@@ -89,6 +93,8 @@ Config = Trpo | NaturalGradient | LikelihoodRatio | Ppo
 CHOICES = {"trpo": Trpo, "natural": NaturalGradient, "reinforce": LikelihoodRatio, "ppo": Ppo}
 
 
+_QUICKER = 1.05
+"""By which the pace of gradient steps recovers in an epoch that did not go too far."""
 _ENTROPY_STRIDE = 16
 """Every so many observations the policy's entropy is measured."""
 
@@ -101,6 +107,19 @@ class Samples(eqx.Module):
     advantage: Float[Array, " B"]
     weight: Float[Array, " B"]
     """1 on average."""
+
+
+class Walk(NamedTuple):
+    """What gradient steps carry from epoch to epoch."""
+
+    moments: optax.OptState
+    """Adam's."""
+    pace: Float[Array, ""]
+    """What is left of the configured rate, at most 1.
+
+    A policy that has become narrow is moved as far by a small change of its mean as a wide one by a large change, and
+    one pass at the old rate goes far beyond what passes are meant to end at. KL grows with the square of the rate.
+    """
 
 
 class Crossing(eqx.Module):
@@ -166,10 +185,18 @@ class Surrogate(eqx.Module):
         return jnp.mean(jax.vmap(lambda old, new: old.kl(new))(self.old, new))
 
 
-def init(config: Config | Passes, policy: Policy) -> optax.OptState:
-    """The optimiser state that the step carries from epoch to epoch; empty for the trust-region steps."""
+def init(config: Config | Passes, policy: Policy, pace_of: optax.OptState = ()) -> optax.OptState:
+    """The optimiser state that the step carries from epoch to epoch; empty for the trust-region steps.
+
+    Gradient steps begin at the configured rate, or at the pace that another walk of the same policy has.
+    """
     optimiser = _optimiser(config)
-    return () if optimiser is None else optimiser.init(ravel_pytree(policy)[0])
+    if optimiser is None:
+        return ()
+    moments = optimiser.init(ravel_pytree(policy)[0])
+    if not isinstance(config, Passes):
+        return moments
+    return Walk(moments=moments, pace=pace_of.pace if isinstance(pace_of, Walk) else jnp.ones(()))
 
 
 def improve(
@@ -289,15 +316,16 @@ def descend(
     data: Data,
     surrogate: Surrogate,
     policy: Policy,
-    state: optax.OptState,
+    walk: optax.OptState,
     key: PRNGKeyArray,
 ) -> tuple[Policy, optax.OptState]:
     """The policy after passes over `data`, each minibatch a step down the loss; the surrogate is that of all samples.
 
     Every array in `data` has the samples in front, so that a minibatch is of the same kind.
     """
-    parameters, unravel = ravel_pytree(policy)
-    optimiser = _optimiser(config)
+    assert isinstance(walk, Walk)
+    start, unravel = ravel_pytree(policy)
+    optimiser = _optimiser(dataclasses.replace(config, rate=walk.pace * config.rate))
     assert optimiser is not None
 
     def one(carry: tuple[Array, optax.OptState], part: Data) -> tuple[tuple[Array, optax.OptState], None]:
@@ -308,16 +336,22 @@ def descend(
     def near(carry: tuple[Array, optax.OptState]) -> Bool[Array, ""]:
         return surrogate.kl(unravel(carry[0])) <= config.most_kl
 
-    (parameters, state), _ = minibatch.sweep(
+    (parameters, moments), _ = minibatch.sweep(
         one,
-        (parameters, state),
+        (start, walk.moments),
         data,
         key,
         size=max(1, surrogate.samples.advantage.shape[0] // config.minibatches),
         passes=config.passes,
         going=near if config.most_kl else None,
     )
-    return unravel(parameters), state
+    if not config.most_kl:
+        return unravel(parameters), Walk(moments=moments, pace=walk.pace)
+    far = surrogate.kl(unravel(parameters)) / (2.0 * config.most_kl)
+    share = jnp.where(far > 1.0, 1.0 / jnp.sqrt(far), 1.0)
+    parameters = jnp.where(far > 1.0, start + share * (parameters - start), parameters)
+    pace = jnp.minimum(1.0, walk.pace * jnp.where(far > 1.0, share, _QUICKER))
+    return unravel(parameters), Walk(moments=moments, pace=pace)
 
 
 def _optimiser(config: Config | Passes) -> optax.GradientTransformation | None:
