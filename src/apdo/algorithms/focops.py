@@ -24,7 +24,8 @@ Deviations:
    samples.
 3. Sums, weights of steps and limits are `objective`'s; their code constrains a running mean of undiscounted costs.
 4. With `primal.anneal` steps become shorter: the rate falls, as in their code, where it does so linearly, and λ rises.
-5. Passes over the batch end when the mean KL(π_k ‖ π_θ) exceeds δ; their code looks at KL(π_θ ‖ π_k).
+5. Passes over the batch end when the mean KL(π_k ‖ π_θ) exceeds δ; their code looks at KL(π_θ ‖ π_k). A step beyond 2 δ
+   is shortened, and so is the rate after it.
 """
 
 import dataclasses
