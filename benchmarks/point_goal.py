@@ -1,11 +1,13 @@
 """SafetyPointGoal1 at full length: CPO against its limit, and λ^OFF against the multiplier at which PDO settles.
 
     python -m benchmarks.point_goal                 all of it (an H200 takes some minutes), then the table
-    python -m benchmarks.point_goal --only cpo      a part: cpo, pdo, estimate, bounded, sac
+    python -m benchmarks.point_goal --only cpo      a part: cpo, pdo, pdo-without-margin, estimate, bounded, sac
     python -m benchmarks.point_goal --only pdo --run runs/pdo     the same from a run of the part's command, see below
     python -m benchmarks.point_goal --table         the table alone, from what was measured
 
-Every algorithm has the library's defaults and batches of 20,000, the task's own limit of 25. `estimate` trains PDO for
+Every algorithm has the library's defaults and batches of 20,000, the task's own limit of 25. By default PDO enforces a
+limit a fifth below that, whose price is another one; `pdo-without-margin` enforces the limit that λ^OFF is an estimate
+for. `estimate` trains PDO for
 2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does; `bounded` does the same with
 cost critics that are held to what costs can add up to, and `sac` with soft actor-critic, whose cost critics are
 cautious besides. Results go to results/point-goal, one JSON file each. A run that was made on the command line, with
@@ -31,6 +33,7 @@ LIMIT = 25.0
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cpo": ("cpo", {"samples": 10_000_000}),
     "pdo": ("pdo", {"samples": 10_000_000}),
+    "pdo-without-margin": ("pdo", {"samples": 10_000_000, "margin": 0.0}),
     "estimate": (
         "apdo",
         {"samples": 2_040_000, "k_adj": 99, "adjust": "dual", "check": False, "replay_capacity": 400_000},
@@ -113,7 +116,8 @@ def table() -> str:
     """What was measured, in words."""
     there = {part: json.loads(path.read_text()) for part in PARTS if (path := RESULTS / f"{part}.json").exists()}
     lines = []
-    for part in ("cpo", "pdo"):
+    settlers = ("pdo", "pdo-without-margin")
+    for part in ("cpo", *settlers):
         if part in there:
             found = there[part]
             earned, cost = (np.asarray(found["last"][name]) for name in ("return", "cost"))
@@ -123,11 +127,13 @@ def table() -> str:
                 f"{found['seconds']:.0f} s for {len(earned)} seeds on {found['device']}"
             )
     for part in ("estimate", "bounded", "sac"):
-        if part in there and "pdo" in there:
-            settled = float(np.mean(there["pdo"]["multiplier"]))
+        for settler in settlers:
+            if part not in there or settler not in there:
+                continue
+            settled = float(np.mean(there[settler]["multiplier"]))
             found = np.asarray(there[part]["estimate"])
             lines.append(
-                f"{part}: PDO settles at λ = {settled:.3f}; λ^OFF after 2,000,000 samples is "
+                f"{part}: {settler} settles at λ = {settled:.3f}; λ^OFF after 2,000,000 samples is "
                 f"{', '.join(f'{value:.3f}' for value in found)}: {np.median(found) / settled:.2f} of it in the median"
             )
     return "\n".join(lines)
