@@ -8,7 +8,7 @@ import pytest
 from jax import random
 from jax.flatten_util import ravel_pytree
 
-from apdo.algorithms import primal_steps
+from apdo.algorithms import overshoot, primal_steps
 from apdo.core import policies, trust_region
 
 
@@ -79,7 +79,7 @@ def test_trpo_carries_a_cost_through_its_limit_no_further_than_is_allowed_and_ot
 
         def moved(allowed, side=side, cost=cost):
             excess = jnp.asarray([side * 0.3 * full])
-            crossing = primal_steps.Crossing(cost, half, excess, jnp.asarray([allowed * full]))
+            crossing = overshoot.Crossing(cost, half, excess, jnp.asarray([allowed * full]))
             new, _, metrics = step(config, policy, (), samples, random.key(4), crossing)
             change = float(((surrogate.ratio(new) - 1.0) @ cost)[0])
             return 0.3 + side * change / full, float(metrics["kl"])
@@ -105,7 +105,7 @@ def test_a_step_that_only_pleases_the_samples_noise_is_not_believed_to_change_a_
     promised = float(jnp.vdot(natural(gradient), gradient))
 
     def share(half):
-        crossing = primal_steps.Crossing(cost, half, jnp.asarray([0.1 * promised]), jnp.asarray([0.1 * promised]))
+        crossing = overshoot.Crossing(cost, half, jnp.asarray([0.1 * promised]), jnp.asarray([0.1 * promised]))
         return float(crossing.share(surrogate, policy, natural))
 
     np.testing.assert_allclose(share(jnp.ones((2, 1000))), 0.2, rtol=1e-3)
