@@ -20,10 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
-from apdo.algorithms import sac_lag
 from apdo.core import replay
 from apdo.core.data import Transition
-from apdo.off_policy import sac
+from apdo.off_policy import sac, sac_online
 from apdo.off_policy.units import empty_buffer
 from apdo.problem import Problem
 from benchmarks.speed import report, timed
@@ -83,7 +82,7 @@ def ours(costs: int, learners: int, iterations: int, repetitions: int) -> float:
         horizon=1000,
         truncates=True,
     )
-    config = dataclasses.replace(sac_lag.ONLINE, costs=costs, dual_rate=0.0)
+    config = dataclasses.replace(sac_online.ONLINE, costs=costs, dual_rate=0.0)
     buffer = filled(problem, ROWS)
     state = jax.vmap(lambda key: sac.start(config, problem, key))(random.split(random.key(1), learners))
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from apdo.algorithms import cpo, on_policy, primal_steps
+from apdo.algorithms import on_policy, primal_steps
+from apdo.algorithms.around import Around
 from problems import Reach, problem_of, random_batch
 
 LENGTH = 5
@@ -36,7 +37,7 @@ def totals(costs):
 
 
 def around(policy, batch, advantage):
-    return cpo.Around.of(totals(advantage.shape[-1] - 1), policy, batch, advantage)
+    return Around.of(totals(advantage.shape[-1] - 1), policy, batch, advantage)
 
 
 def gains(policy, batch, advantage, new):

@@ -1,11 +1,13 @@
-"""Imports point one way; the library needs no optional package; starting is quick."""
+"""Imports point one way; algorithms are short; the library needs no optional package; starting is quick."""
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import apdo
+from apdo.algorithms import ALGORITHMS
 
 SOURCE = Path(apdo.__file__).parent
 LAYERS = {
@@ -100,6 +102,32 @@ def test_imports_point_one_way():
 def test_algorithms_do_not_know_environments_or_samplers():
     for path in (SOURCE / "algorithms").glob("*.py"):
         assert not {"envs", "tasks", "rollout", "loop"} & set(imported_parts(path)), path.name
+
+
+def test_no_algorithm_has_more_than_140_lines():
+    """It is to be read next to its paper; what has a job of its own has a file of its own."""
+    for module in {entry.module for entry in ALGORITHMS.values()}:
+        lines = (SOURCE / "algorithms" / f"{module}.py").read_text().splitlines()
+        assert len(lines) <= 140, f"algorithms/{module}.py has {len(lines)} lines"
+
+
+def definitions(path):
+    """The lines of each function and class, those of its head and blank ones left out."""
+    text = path.read_text()
+    lines = text.splitlines()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, [line for line in lines[node.body[0].lineno - 1 : node.end_lineno] if line.strip()]
+
+
+def test_no_two_algorithms_have_six_lines_of_a_definition_in_common():
+    found = defaultdict(list)
+    for path in (SOURCE / "algorithms").glob("*.py"):
+        for name, lines in definitions(path):
+            for begin in range(len(lines) - 5):
+                found[tuple(lines[begin : begin + 6])].append(f"{path.name}, {name}")
+    twice = [places for places in found.values() if len(places) > 1]
+    assert not twice
 
 
 def loaded_after(statement):

@@ -14,7 +14,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from apdo import exact, finite, objective
-from apdo.algorithms import cpo, on_policy, primal_steps
+from apdo.algorithms import on_policy, primal_steps
+from apdo.algorithms.around import Around
 from apdo.core import categorical, critics, networks
 from apdo.core.data import Transition
 from apdo.problem import Problem
@@ -204,7 +205,7 @@ def test_the_gradients_that_cpo_and_pdo_use_are_those_of_the_exact_sums_in_direc
 
     # Episodes that are cut off lack what lies beyond: γ³ of the whole.
     slack = 1e-4 if total else 0.01
-    around = cpo.Around.of(problem, policy, batch, estimates.advantage)
+    around = Around.of(problem, policy, batch, estimates.advantage)
     for ours, theirs in zip(around.gradients(1)[0], expected, strict=True):
         np.testing.assert_allclose(in_logits(ours), theirs, atol=slack * np.abs(theirs).max())
 

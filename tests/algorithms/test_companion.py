@@ -10,13 +10,13 @@ import pytest
 
 import apdo as library
 from apdo import objective
-from apdo.algorithms import apdo, pdo, sac_lag, trial
+from apdo.algorithms import apdo, pdo, trial
 from apdo.algorithms.companion import LONGEST, Companion
 from apdo.algorithms.trial import Trial
 from apdo.core import critics, policies
 from apdo.errors import InvalidInput
 from apdo.experiment import settings
-from apdo.off_policy import dual_estimate
+from apdo.off_policy import dual_estimate, sac_online
 from apdo.problem import Asked
 from problems import Reach, random_batch, run, training_of
 
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
     "policy": policies.Config(hidden=(8,), bound=1.0),
     "critic": critics.Config(hidden=(8,), minibatches=2),
 }
-SOFT = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), activation="tanh", minibatch=16)
+SOFT = dataclasses.replace(sac_online.ONLINE, critic_hidden=(8,), actor_hidden=(8,), activation="tanh", minibatch=16)
 LEARNING = dual_estimate.Config(learner=SOFT, members=1)
 
 

@@ -11,20 +11,21 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo import objective
-from apdo.algorithms import cpo, on_policy, primal_steps
+from apdo.algorithms import believed_step, cpo, on_policy, primal_steps
+from apdo.algorithms.around import Around, solver
 from apdo.core import constrained_step, critics, policies, trust_region
 from on_policy_steps import LENGTH, advantages, around, gains, on_policy_batch, totals
 from problems import Reach, problem_of, run, training_of
 
 SEARCH = trust_region.LineSearch(fraction=1.0, iterations=50, damping=1e-2)
 improve = jax.jit(cpo.improve, static_argnums=0)
-gradients = jax.jit(cpo.Around.gradients, static_argnums=1)
+gradients = jax.jit(Around.gradients, static_argnums=1)
 
 
 @jax.jit
 def solved(here, own):
     """H⁻¹ times gradients."""
-    return cpo.solver(SEARCH, here)(own)
+    return solver(SEARCH, here)(own)
 
 
 def step_from(here, own, excess):
@@ -176,7 +177,9 @@ def test_the_epoch_hands_over_its_sums_gradients_averaged_over_epochs_and_the_ex
     np.testing.assert_allclose(seen[0][0].advantage, expected.reshape(-1, 2), rtol=1e-4, atol=1e-7)
     one, other = (here.gradients(2) for here, *_ in seen)
     np.testing.assert_allclose(seen[0][1], one, rtol=1e-3, atol=1e-5)
-    mixed, _, kept = cpo.averaged(other, solved(seen[1][0], other), one, solved(seen[1][0], one), jnp.asarray(0.5))
+    mixed, _, kept = believed_step.averaged(
+        other, solved(seen[1][0], other), one, solved(seen[1][0], one), jnp.asarray(0.5)
+    )
     np.testing.assert_allclose(seen[1][1], mixed, rtol=1e-2, atol=1e-4)
     np.testing.assert_allclose(after["history"], kept[1:], rtol=1e-2)
     assert float(told["history"][0]) == 0.0
@@ -224,7 +227,7 @@ def gram_of(rng, signals, size=50):
 def test_where_effects_are_what_gradients_say_the_step_is_cpos_own(constraints, excess):
     rng = np.random.default_rng(constraints)
     length, c = gram_of(rng, 1 + constraints), jnp.asarray(excess[:constraints])
-    move, amounts = cpo.small_step(length, length, c, 0.02)
+    move, amounts = believed_step.small_step(length, length, c, 0.02)
     twin = constrained_step.solve(length[0, 0], length[0, 1:], length[1:, 1:], c, 0.02)
     expected = np.asarray([twin.along_objective, *twin.along_constraint])
     np.testing.assert_allclose(amounts, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
@@ -242,24 +245,26 @@ def halves_of(rng, signal, noise, size, draws=1):
 def test_halves_that_agree_are_believed_and_so_is_a_single_part():
     (same,) = halves_of(np.random.default_rng(0), (3.0, 2.0), 0.0, 10)
     for parts in (same, same[:1]):
-        length, effect = cpo.products(parts, parts)
+        length, effect = believed_step.products(parts, parts)
         np.testing.assert_allclose(length, np.diag([9.0, 4.0]), rtol=1e-6)
         np.testing.assert_allclose(effect, length, rtol=1e-6)
 
 
 def test_gradients_that_are_noise_are_hardly_believed():
     (noise,) = halves_of(np.random.default_rng(1), (0.0, 0.0), 1.0, 20_000)
-    length, effect = cpo.products(noise, noise)
+    length, effect = believed_step.products(noise, noise)
     believed = np.diagonal(effect) / np.diagonal(length)
     assert np.all((believed >= 0.0099) & (believed < 0.06))
     # A step along them promises as little of what they would promise of themselves.
-    _, bold = cpo.small_step(length, length, jnp.asarray([1e6]), 0.02)
-    _, doubtful = cpo.small_step(length, effect, jnp.asarray([1e6]), 0.02)
+    _, bold = believed_step.small_step(length, length, jnp.asarray([1e6]), 0.02)
+    _, doubtful = believed_step.small_step(length, effect, jnp.asarray([1e6]), 0.02)
     assert -float((effect @ doubtful)[1]) < 0.1 * -float((length @ bold)[1])
 
 
 def test_what_is_believed_of_a_noisy_gradient_is_its_signal_on_average_while_its_length_is_mostly_noise():
-    found = [cpo.products(each, each) for each in halves_of(np.random.default_rng(2), (30.0, 20.0), 1.0, 2000, 100)]
+    found = [
+        believed_step.products(each, each) for each in halves_of(np.random.default_rng(2), (30.0, 20.0), 1.0, 2000, 100)
+    ]
     length, effect = (np.mean(part, axis=0) for part in zip(*found, strict=True))
     np.testing.assert_allclose(np.diagonal(effect), [900.0, 400.0], rtol=0.05)
     np.testing.assert_allclose(np.diagonal(length), [900.0 + 1000.0, 400.0 + 1000.0], rtol=0.05)
@@ -269,7 +274,7 @@ def kept_of(rng, noise, moved, most=0.9):
     """How much gradients before count: those of the truth itself, from which the new ones have moved away."""
     (fresh,) = halves_of(rng, (3.0, 2.0), noise, 2000)
     (before,) = halves_of(rng, (3.0 + moved, 2.0 + moved), 0.0, 2000)
-    return fresh, before, cpo.averaged(fresh, 0.5 * fresh, before, 0.5 * before, jnp.asarray(most))
+    return fresh, before, believed_step.averaged(fresh, 0.5 * fresh, before, 0.5 * before, jnp.asarray(most))
 
 
 def test_gradients_before_count_as_much_as_they_may_where_nothing_but_noise_is_new():
@@ -303,8 +308,8 @@ def test_gradients_without_noise_or_with_no_history_are_the_new_ones(noise, most
 @pytest.mark.parametrize("excess", [-1e6, -1.0, 0.5, 1e6])
 def test_a_doubtful_step_keeps_within_the_trust_region_and_plans_to_meet_its_constraint_where_it_can(excess):
     (noisy,) = halves_of(np.random.default_rng(3), (30.0, 20.0), 1.0, 2000)
-    length, effect = cpo.products(noisy, noisy)
-    move, amounts = cpo.small_step(length, effect, jnp.asarray([excess]), 0.02)
+    length, effect = believed_step.products(noisy, noisy)
+    move, amounts = believed_step.small_step(length, effect, jnp.asarray([excess]), 0.02)
     assert 0.5 * float(amounts @ length @ amounts) <= 0.02 * 1.01
     planned = float((effect @ amounts)[1])
     if bool(move.recovering):

@@ -11,7 +11,7 @@ import pytest
 from jax import random
 from jax.flatten_util import ravel_pytree
 
-from apdo.algorithms import cpo, on_policy, pdo, primal_steps, trpo
+from apdo.algorithms import cpo, on_policy, pdo, primal_steps, trpo, value_functions
 from apdo.core import critics, dial, dual, policies
 from apdo.errors import InvalidInput
 from problems import Reach, problem_of, random_batch
@@ -80,7 +80,7 @@ def test_in_relative_units_gains_count_shares_of_what_a_cost_varies_by_and_price
     rule = dual.Pid(proportional=0.5, far=0.0, most=0.0)
     config = pdo.Config(dual_step=0.3, rule=rule, margin=0.0, **SMALL)
     problem, batch, before, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 20.0), initial)
-    found = pdo.estimates(config, problem, before.critic, before.multiplier.value, batch)
+    found = value_functions.estimates(config, problem, before.critic, before.multiplier.value, batch)
     deviation = np.std(np.asarray(found.advantage, np.float64), axis=(0, 1))
     unit = np.maximum(initial, deviation[0] / deviation[1:])
     cost, limit = np.asarray(metrics["cost"]), np.asarray([1.0, 20.0])

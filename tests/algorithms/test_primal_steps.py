@@ -8,7 +8,7 @@ import pytest
 from jax import random
 from jax.flatten_util import ravel_pytree
 
-from apdo.algorithms import primal_steps
+from apdo.algorithms import overshoot, primal_steps
 from apdo.core import policies, trust_region
 
 
@@ -79,7 +79,7 @@ def test_trpo_carries_a_cost_through_its_limit_no_further_than_is_allowed_and_ot
 
         def moved(allowed, side=side, cost=cost):
             excess = jnp.asarray([side * 0.3 * full])
-            crossing = primal_steps.Crossing(cost, half, excess, jnp.asarray([allowed * full]))
+            crossing = overshoot.Crossing(cost, half, excess, jnp.asarray([allowed * full]))
             new, _, metrics = step(config, policy, (), samples, random.key(4), crossing)
             change = float(((surrogate.ratio(new) - 1.0) @ cost)[0])
             return 0.3 + side * change / full, float(metrics["kl"])
@@ -105,7 +105,7 @@ def test_a_step_that_only_pleases_the_samples_noise_is_not_believed_to_change_a_
     promised = float(jnp.vdot(natural(gradient), gradient))
 
     def share(half):
-        crossing = primal_steps.Crossing(cost, half, jnp.asarray([0.1 * promised]), jnp.asarray([0.1 * promised]))
+        crossing = overshoot.Crossing(cost, half, jnp.asarray([0.1 * promised]), jnp.asarray([0.1 * promised]))
         return float(crossing.share(surrogate, policy, natural))
 
     np.testing.assert_allclose(share(jnp.ones((2, 1000))), 0.2, rtol=1e-3)
@@ -202,16 +202,17 @@ def test_a_narrow_policy_is_moved_no_further_than_a_wide_one_and_its_gradient_st
     walk, paces = primal_steps.init(config, narrow), []
     for _ in range(12):
         _, walk, metrics = step(config, narrow, walk, drawn, random.key(4))
+        assert isinstance(walk, primal_steps.Walk)
         # The divergence is not quite a square of the step, so that a shortened step may be a little longer than that.
         assert metrics["kl"] < 3 * config.most_kl
         paces.append(float(walk.pace))
-    assert paces[-1] < 0.5 * 1.0
-    assert paces[-1] > 0.01
+    assert 0.01 < paces[-1] < 0.5
 
 
 def test_steps_that_stay_near_keep_their_rate_and_a_pace_that_was_lost_comes_back(policy, samples):
     config = primal_steps.Ppo(rate=1e-5)
     fresh = primal_steps.init(config, policy)
+    assert isinstance(fresh, primal_steps.Walk)
     slowed = fresh._replace(pace=jnp.asarray(0.5))
     step = jax.jit(primal_steps.improve, static_argnums=0)
     paces = [float(step(config, policy, walk, samples, random.key(4))[1].pace) for walk in (fresh, slowed)]

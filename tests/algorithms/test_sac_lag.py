@@ -13,10 +13,13 @@ from apdo import loop
 from apdo.algorithms import sac_lag
 from apdo.core import dual
 from apdo.experiment import settings
+from apdo.off_policy import sac_online
 from apdo.tasks.tabular import TwoState
 from problems import Reach, advance_of, run, training_of
 
-LEARNER = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)
+LEARNER = dataclasses.replace(
+    sac_online.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0
+)
 CONFIG = sac_lag.Config(learner=LEARNER, replay_capacity=2000, warm_up=300, updates=0.5)
 
 
@@ -61,9 +64,9 @@ def test_the_multiplier_moves_by_shares_of_itself_above_its_natural_size_and_by_
     config = dataclasses.replace(CONFIG, rule=dual.Pid(proportional=0.0, far=0.0), dual_step=0.1)
     for start, moved in ((0.0, 0.05), (0.5, 0.55), (4.0, 4.2)):
         before = dual.start(config.rule, jnp.asarray([start]))
-        after = sac_lag.steer(config, before, jnp.asarray([0.5]), jnp.asarray(True))
+        after = sac_online.steer(config.rule, before, jnp.asarray([0.5]), config.dual_step, jnp.asarray(True))
         np.testing.assert_allclose(after.value, [moved], rtol=1e-6)
-        held = sac_lag.steer(config, before, jnp.asarray([0.5]), jnp.asarray(False))
+        held = sac_online.steer(config.rule, before, jnp.asarray([0.5]), config.dual_step, jnp.asarray(False))
         np.testing.assert_array_equal(held.value, before.value)
 
 
@@ -101,7 +104,7 @@ def test_on_a_gymnasium_environment_it_trains_keeps_its_best_policy_and_exports_
 def test_on_two_states_the_multiplier_comes_near_the_exact_price():
     """One-hot states and no hidden layers: what is learned is a table. λ* is from the linear program."""
     learner = dataclasses.replace(
-        sac_lag.ONLINE,
+        sac_online.ONLINE,
         critic_hidden=(),
         actor_hidden=(),
         critic_rate=1e-2,
@@ -123,7 +126,7 @@ def test_multipliers_are_slower_than_the_critics_of_long_episodes_come_to_rest()
     def rate(environment, **given):
         return settings.specify("sac-lag", environment, given).algorithm_config.learner.dual_rate
 
-    learner = sac_lag.ONLINE
+    learner = sac_online.ONLINE
     short, long = rate("point-gather"), rate("point-goal-1")
     assert short == pytest.approx(0.3 * learner.target_rate / 15)
     assert long == pytest.approx(0.3 * learner.target_rate / 100)

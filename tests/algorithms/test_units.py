@@ -26,7 +26,7 @@ from apdo.algorithms import (
     sac_lag,
 )
 from apdo.core import critics, dual, policies
-from apdo.off_policy import ddpg, dual_estimate
+from apdo.off_policy import ddpg, dual_estimate, sac_online
 from host_environments import Line
 from problems import Reach, run, training_of
 
@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 }
 LEARNER = dataclasses.replace(dual_estimate.DEPENDABLE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16)
 OFF_POLICY = dual_estimate.Config(learner=LEARNER, members=2, iterations=100)
-SOFT = dataclasses.replace(sac_lag.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)
+SOFT = dataclasses.replace(sac_online.ONLINE, critic_hidden=(8,), actor_hidden=(8,), minibatch=16, costs=2, bound=2.0)
 CONFIGS: dict[str, Any] = {
     "pdo, PID": (pdo, pdo.Config(**SMALL)),
     "pdo, ascent": (pdo, pdo.Config(rule=dual.Ascent(decay=0.5), **SMALL)),

@@ -27,12 +27,14 @@ from jaxtyping import Array, Bool, Float, Int
 from apdo.core import replay
 from apdo.core.statistics import Statistics
 from apdo.off_policy import contract, dual_estimate
-from apdo.problem import Problem
+from apdo.problem import Asked, Problem
 
 LONGEST = 8
 """The most epochs of PDO between two trials."""
 _SHARE, _MOST_SAMPLES = 0.8, 1_000_000
 """The share of a run's epochs, and the most samples, through which there is a companion."""
+_OF_ONE_ADJUSTMENT = ("k_adj", "adjust", "check", "explore", "again_every", "warm", "off_policy")
+"""Options by which one adjustment is asked for."""
 _FIRST = 1
 """Epochs before the first trial, besides the very first."""
 _CORRECTION = 0.5
@@ -58,6 +60,18 @@ def options(epochs: int, batch: int, hidden: tuple[int, ...]) -> dict[str, objec
     whole: dict[str, object] = {"companion": True, "k_adj": last, "policy.bound": 1.0}
     whole |= {"off_policy.members": 1, "off_policy.learner": "sac"}
     return whole | {f"off_policy.learner.{name}": value for name, value in learner.items()}
+
+
+def suited(asked: Asked, hidden: tuple[int, ...]) -> dict[str, object]:
+    """APDO's options that suit a task and a run, where no other are given, with a policy of this shape.
+
+    Where actions are vectors, a companion: soft actor-critic learns from what its own actors do. Where they are
+    choices, one adjustment, and so nothing. Whoever sets an option of the one adjustment has it.
+    """
+    one_is_meant = any(name.split(".")[0] in _OF_ONE_ADJUSTMENT for name in asked.given)
+    if asked.discrete_actions or not asked.given.get("companion", not one_is_meant):
+        return {}
+    return options(asked.epochs, asked.batch, asked.given.get("policy.hidden", hidden))
 
 
 class Companion(eqx.Module):

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo import objective
 from apdo.algorithms import on_policy, primal_steps
-from apdo.core import critics, dial, dual, policies
+from apdo.core import critics, dial, dual, policies, steering
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
@@ -176,9 +176,7 @@ def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
     cost = view.measured["cost"]
     spread = view.measured["cost_deviation"], view.measured["cost_error"]
     units = state.units.observe(view.estimates.advantage, cost, spread)
-    unit = units.unit(state.multiplier.integral)
-    excess = units.excess(cost, view.limit)
-    multiplier = dual.update(config.rule, state.multiplier, excess, config.dual_step, unit, units.price())
+    multiplier = steering.relative(config.rule, state.multiplier, cost, view.limit, config.dual_step, units)
     return dataclasses.replace(state, multiplier=multiplier, units=units)
 
 

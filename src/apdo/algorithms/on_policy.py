@@ -5,21 +5,24 @@ moves those, the first layers move with them, so that policies and value functio
 observations that they were.
 """
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from apdo import objective
 from apdo.algorithms import primal_steps
 from apdo.core import critics, networks, policies
 from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics, normalised
+from apdo.off_policy.contract import OwnState
 from apdo.problem import Problem
 
 N = TypeVar("N")
+L = TypeVar("L", bound=OwnState)
 S = TypeVar("S", bound="HasPolicy")
 
 
@@ -48,17 +51,6 @@ class HasValues(HasPolicy, Protocol):
         ...
 
 
-def act(
-    config: object,  # noqa: ARG001
-    state: HasPolicy,
-    memory: tuple[()],
-    observation: Float[Array, " O"],
-    key: PRNGKeyArray,
-) -> tuple[Float[Array, " A"], tuple[()]]:
-    """a ~ π_k(·|s)."""
-    return learned_policy(state)(observation).sample(key), memory
-
-
 def memory(config: object, problem: Problem) -> tuple[()]:  # noqa: ARG001
     """A stationary policy remembers nothing between steps."""
     return ()
@@ -66,9 +58,25 @@ def memory(config: object, problem: Problem) -> tuple[()]:  # noqa: ARG001
 
 def learned_policy(state: HasPolicy) -> policies.Policy | policies.Normalised:
     """What the algorithm has learned, as a function from a raw observation to an action distribution."""
-    if state.statistics is None:
-        return state.policy
-    return policies.Normalised(network=state.policy, statistics=state.statistics)
+    return policies.over_raw(state.policy, state.statistics)
+
+
+def acting_by(learned: Callable[[PyTree], PyTree]) -> Callable[..., tuple[Float[Array, " A"], tuple[()]]]:
+    """The `act` of an algorithm that plays what it has learned: a ~ π_k(·|s)."""
+
+    def act(
+        config: object,  # noqa: ARG001
+        state: PyTree,
+        memory: tuple[()],
+        observation: Float[Array, " O"],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, " A"], tuple[()]]:
+        return learned(state)(observation).sample(key), memory
+
+    return act
+
+
+act = acting_by(learned_policy)
 
 
 class LearnedValues(eqx.Module):
@@ -147,6 +155,22 @@ def rebase(holder: N, before: Statistics | None, after: Statistics | None) -> N:
     if isinstance(holder, critics.Critic):
         return eqx.tree_at(lambda c: c.networks, holder, moved(holder.networks))
     return jax.tree.map(moved, holder, is_leaf=lambda node: isinstance(node, networks.MLP))
+
+
+def renormalised(
+    state: HasValues, batch: Transition
+) -> tuple[Statistics | None, Transition, policies.Policy, critics.Critic]:
+    """What an epoch begins with: the statistics and the batch of `observe`, and the networks that see it so."""
+    statistics, seen = observe(state.statistics, batch)
+    policy = rebase(state.policy, state.statistics, statistics)
+    return statistics, seen, policy, rebase(state.critic, state.statistics, statistics)
+
+
+def renormalised_learner(learner: L, before: Statistics | None, batch: Transition) -> tuple[Statistics | None, L]:
+    """The statistics of `observe`, and a learner from a buffer whose networks see it by them."""
+    statistics, _ = observe(before, batch)
+    moved = rebase((learner.learned, learner.target), before, statistics)
+    return statistics, eqx.tree_at(lambda each: (each.learned, each.target), learner, moved)
 
 
 def estimate(

@@ -17,7 +17,7 @@ Any number of constraints up to ten, projected onto all at once by enumerating a
 the paper has one.
 
 Deviations:
-1. g and b_i are gradients of the sums of one episode (`cpo.Around`), so that c + bᵀx compares like with like.
+1. g and b_i are gradients of the sums of one episode (`around`), so that c + bᵀx compares like with like.
 2. The paper takes the step as it is. A long projection leaves the region where gradients mean anything, so here it is
    shortened until KL(π_k ‖ π) is at most 2δ, which the reward step and a projection as long as it come to.
 3. With `anneal` δ shrinks. Steps of one length carry each batch's error in C into the policy as a whole, for ever.
@@ -28,10 +28,10 @@ import dataclasses
 from math import inf
 
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from apdo.algorithms import cpo, epoch, on_policy, primal_steps
+from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.algorithms.around import Around, solver
 from apdo.core import constrained_step, policies, trust_region
 from apdo.core.data import Transition
 from apdo.options import OURS, one_of, option
@@ -85,16 +85,15 @@ def step(
         search = dataclasses.replace(config.search, radius=config.search.radius * length**2)
         config = dataclasses.replace(config, search=search)
         state = dataclasses.replace(state, epoch=state.epoch + 1)
-    around = cpo.Around.of(problem, view.policy, view.batch, view.estimates.advantage)
+    around = Around.of(problem, view.policy, view.batch, view.estimates.advantage)
     policy, metrics = improve(config, around, view.measured["cost"] - view.limit)
     return epoch.finish(config, state, view, key, policy, state.optimiser, metrics)
 
 
-def improve(config: Config, around: cpo.Around, excess: Float[Array, " M"]) -> tuple[policies.Policy, dict[str, Array]]:
+def improve(config: Config, around: Around, excess: Float[Array, " M"]) -> tuple[policies.Policy, dict[str, Array]]:
     """The two steps as one move, shortened where it leaves the region that gradients speak of."""
-    parameters, unravel = ravel_pytree(around.policy)
     gradients = around.gradients(1)
-    solved = cpo.solver(config.search, around)(gradients)[0]
+    solved = solver(config.search, around)(gradients)[0]
     gradients = gradients[0]
     back = solved[1:] if config.metric == "kl" else gradients[1:]
     curvature = jnp.maximum(gradients[0] @ solved[0], 0.0)
@@ -105,15 +104,11 @@ def improve(config: Config, around: cpo.Around, excess: Float[Array, " M"]) -> t
     amount = project(gradients[1:] @ back.T, excess + gradients[1:] @ climb)
     move = climb - amount @ back
 
-    def acceptable(theta: Float[Array, " P"]) -> Bool[Array, ""]:
-        return around.surrogate.kl(unravel(theta)) <= 2.0 * config.search.radius
+    def acceptable(candidate: policies.Policy) -> Bool[Array, ""]:
+        return around.surrogate.kl(candidate) <= 2.0 * config.search.radius
 
-    found = trust_region.backtrack(acceptable, parameters, move, config.search.shrink, config.search.trials)
-    new = unravel(found.parameters)
-    metrics = {
-        "kl": around.surrogate.kl(new),
-        "surrogate_gain": around.gains(new)[0],
-        "step_accepted": found.accepted.astype(jnp.float32),
+    new, found = around.search(config.search, move, acceptable)
+    metrics = around.measure(new, found) | {
         "constrained": jnp.any(amount > 0.0).astype(jnp.float32),
         "multiplier": jnp.where(length > 0.0, amount / jnp.where(length > 0.0, length, 1.0), 0.0),
     }

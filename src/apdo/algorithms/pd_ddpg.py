@@ -17,8 +17,9 @@ from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics
 from apdo.errors import InvalidInput
 from apdo.off_policy import ddpg
+from apdo.off_policy.path import iterations_of
 from apdo.off_policy.units import empty_buffer
-from apdo.options import LARGEST_WHOLE, OURS, PAPER, option
+from apdo.options import OURS, PAPER, option
 from apdo.problem import Problem
 
 
@@ -50,10 +51,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Random networks and an empty buffer."""
     if config.learner.units != "own":
         raise InvalidInput("learner.units data is for a buffer that stays as it is; this one grows.")
-    if config.updates * problem.batch > LARGEST_WHOLE:
-        raise InvalidInput(
-            f"{config.updates:g} updates for each of {problem.batch} samples are more than can be counted."
-        )
+    iterations_of(config.updates, problem.batch)  # which can be too many
     return State(
         learner=ddpg.start(config.learner, problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),
@@ -97,7 +95,7 @@ def learned_policy(state: State) -> deterministic.Policy | categorical.Policy | 
         network = categorical.Policy(logits=learned.actor)
     else:
         network = deterministic.Policy(mean=learned.actor, bound=learned.bound)
-    return network if state.statistics is None else policies.Normalised(network=network, statistics=state.statistics)
+    return policies.over_raw(network, state.statistics)
 
 
 def step(
@@ -109,12 +107,8 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: store what the noisy actor did, then as many iterations as it made steps (lines 10 to 16)."""
     buffer = replay.insert(state.buffer, flatten(batch))
-    iterations = jnp.asarray(max(1, round(config.updates * problem.batch)))
-    statistics, _ = on_policy.observe(state.statistics, batch)
-    moved = [
-        on_policy.rebase(each, state.statistics, statistics) for each in (state.learner.learned, state.learner.target)
-    ]
-    learner = eqx.tree_at(lambda s: (s.learned, s.target), state.learner, tuple(moved))
+    iterations = jnp.asarray(iterations_of(config.updates, problem.batch))
+    statistics, learner = on_policy.renormalised_learner(state.learner, state.statistics, batch)
     learner = ddpg.learn(config.learner, problem, learner, buffer, iterations, statistics=statistics)
     metrics = on_policy.measure(problem, batch) | {
         "multiplier": learner.multiplier.value,

@@ -7,44 +7,39 @@ C_i(π_k) comes from the batch that π_k has just sampled, and from no other. Th
 problem's own units (`--preset paper`); by default the multipliers are steered by PID with gains that have no unit
 (`core.dual`).
 
-A trust-region step has the same length however near the optimum is. Along the gradient of L, which turns with λ, such
-steps throw a cost from one side of its limit to the other (on the queueing network, from +2 to -5, epoch after epoch).
-So a step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell
-(`overshoot`; not in the paper).
+A step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell (`overshoot`;
+not in the paper). With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 
 The multipliers that a policy step sees are those of the epoch before, as in the paper: the cost of π_k moves λ^(k+1),
 which moves π_{k+2}. That delay makes policy and multipliers swing, most of all near the optimum, where L is flat and a
 small change of λ moves costs far. With `first` multipliers they move first, as in the code of Ray et al. and of Stooke
 et al., and a policy's step answers to its own batch.
-
-With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
 """
 
 import dataclasses
 from math import inf
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import optax
 from jax import random
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
-from apdo import objective
-from apdo.algorithms import on_policy, primal_steps
-from apdo.core import critics, dial, dual, policies, trust_region
+from apdo.algorithms import on_policy, primal_steps, value_functions
+from apdo.algorithms.overshoot import Crossing
+from apdo.core import critics, dial, dual, policies, steering
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
-from apdo.errors import InvalidInput
 from apdo.options import OURS, PAPER, PUBLISHED, one_of, option
-from apdo.problem import Asked, Problem
+from apdo.problem import Problem
 
 act = on_policy.act
 memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
+suited = primal_steps.suited
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +85,6 @@ class Config(dial.Config):
     initial_multiplier: float = option(0.0, "λ^(0), the same for every constraint", PUBLISHED, within=(0.0, inf))
 
 
-_SHARE = 0.2
-"""The share of an episode's variation by which a cost may always cross its limit."""
-
-
 class State(eqx.Module):
     """Everything that the next epoch needs."""
 
@@ -106,20 +97,11 @@ class State(eqx.Module):
     statistics: Statistics | None
 
 
-def suited(asked: Asked) -> dict[str, float]:
-    """Options that suit episodes of so many steps, where no other are given."""
-    return {"primal.radius": trust_region.radius_for(asked.horizon)}
-
-
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
-    if config.values == "combined" and config.units == "relative":
-        raise InvalidInput("values combined has no advantages of the costs to count gains in; it needs units own.")
-    if config.values == "combined" and config.first == "multipliers":
-        raise InvalidInput("values combined has the multipliers inside before they move; it needs first policy.")
+    signals = value_functions.signals(config, problem)
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
-    signals = 1 + problem.constraints if config.values == "separate" else 1
     return State(
         policy=policy,
         optimiser=primal_steps.init(config.primal, policy),
@@ -136,85 +118,23 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: primal step with λ^(k), then the dual step from C(π_k); or the two in the other order."""
     primal_key, critic_key = random.split(key)
-    statistics, seen = on_policy.observe(state.statistics, batch)
-    policy = on_policy.rebase(state.policy, state.statistics, statistics)
-    critic = on_policy.rebase(state.critic, state.statistics, statistics)
-    found = estimates(config, problem, critic, state.multiplier.value, seen)
+    statistics, seen, policy, critic = on_policy.renormalised(state, batch)
+    found = value_functions.estimates(config, problem, critic, state.multiplier.value, seen)
     measured = on_policy.measure(problem, batch)
     cost = measured["cost"]
     units = state.units.observe(found.advantage, cost, (measured["cost_deviation"], measured["cost_error"]))
     turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
-    multiplier = steer(config, state.multiplier, units, cost, limit)
+    counted = units if config.units == "relative" else None
+    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, config.dual_step, counted)
     price = (multiplier if config.first == "multipliers" else state.multiplier).value
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
-    crossing = crossing_of(config, problem, seen, found.advantage, units, cost, limit)
+    held_back = config.overshoot and isinstance(config.primal, primal_steps.Trpo) and config.values == "separate"
+    crossing = Crossing.of(problem, seen, found.advantage, units, cost, limit, config.overshoot) if held_back else None
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing
     )
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
-    metrics |= measured | dial.measure(turned, limit)
-    metrics |= {"multiplier": price, "value_error": error}
-    after = State(
-        policy=policy,
-        optimiser=optimiser,
-        critic=critic,
-        multiplier=multiplier,
-        units=units,
-        dial=turned,
-        statistics=statistics,
-    )
-    return after, metrics
-
-
-def crossing_of(
-    config: Config,
-    problem: Problem,
-    batch: Transition,
-    advantage: Float[Array, "T N K"],
-    units: dual.Relative,
-    cost: Float[Array, " M"],
-    limit: Float[Array, " M"],
-) -> primal_steps.Crossing | None:
-    """How far the step may carry costs through their limits, given all advantages; None where it may at will."""
-    if not config.overshoot or not isinstance(config.primal, primal_steps.Trpo) or config.values == "combined":
-        return None
-    costs = advantage[..., 1:]
-    centred = costs - jnp.mean(costs, axis=(0, 1), keepdims=True)
-    weighted = objective.step_weights(problem, batch)[..., None] * centred
-    size = jnp.maximum(jnp.abs(limit), jnp.abs(cost))
-    varies = _SHARE * jnp.minimum(size, units.deviation)
-    return primal_steps.Crossing(
-        advantage=weighted.reshape(-1, costs.shape[-1]),
-        half=on_policy.halves(batch),
-        excess=cost - limit,
-        allowed=config.overshoot * jnp.maximum(varies, units.error),
-    )
-
-
-def steer(
-    config: Config,
-    multiplier: dual.Multiplier,
-    units: dual.Relative,
-    cost: Float[Array, " M"],
-    limit: Float[Array, " M"],
-) -> dual.Multiplier:
-    """The dual step, in the units that the gains are counted in; none with a step of 0, whatever the rule adds."""
-    if config.units == "own":
-        moved = dual.update(config.rule, multiplier, cost - limit, config.dual_step)
-    else:
-        unit = units.unit(multiplier.integral)
-        moved = dual.update(config.rule, multiplier, units.excess(cost, limit), config.dual_step, unit, units.price())
-    # The step may be an argument of the program, and 0 for some of the runs that share it.
-    held = config.dual_step == 0.0
-    return jax.tree.map(lambda old, new: jnp.where(held, old, new), multiplier, moved)
-
-
-def estimates(
-    config: Config, problem: Problem, critic: critics.Critic, multiplier: Float[Array, " M"], batch: Transition
-) -> critics.Estimates:
-    """Advantages and value targets: of each signal or, with a combined value function, of r - Σ λ_i c_i."""
-    if config.values == "separate":
-        return on_policy.estimate(problem, critic, batch, config.trace, config.cost_trace)
-    return on_policy.estimate_one(problem, critic, batch, batch.reward - batch.cost @ multiplier, config.trace)
+    metrics |= measured | dial.measure(turned, limit) | {"multiplier": price, "value_error": error}
+    return State(policy, optimiser, critic, multiplier, units, turned, statistics), metrics

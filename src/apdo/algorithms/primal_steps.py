@@ -9,7 +9,7 @@ likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio a
 import dataclasses
 from collections.abc import Callable
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from apdo.core import descent, minibatch, trust_region
 from apdo.core.policies import Policy
 from apdo.options import OURS, PAPER, option
+from apdo.problem import Asked
 
 Data = TypeVar("Data")
 SomePasses = TypeVar("SomePasses", bound="Passes")
@@ -93,6 +94,11 @@ Config = Trpo | NaturalGradient | LikelihoodRatio | Ppo
 CHOICES = {"trpo": Trpo, "natural": NaturalGradient, "reinforce": LikelihoodRatio, "ppo": Ppo}
 
 
+def suited(asked: Asked) -> dict[str, float]:
+    """Options of a policy step that suit episodes of so many steps, where no other are given."""
+    return {"primal.radius": trust_region.radius_for(asked.horizon)}
+
+
 _QUICKER = 1.05
 """By which the pace of gradient steps recovers in an epoch that did not go too far."""
 _ENTROPY_STRIDE = 16
@@ -120,40 +126,6 @@ class Walk(NamedTuple):
     A policy that has become narrow is moved as far by a small change of its mean as a wide one by a large change, and
     one pass at the old rate goes far beyond what passes are meant to end at. KL grows with the square of the rate.
     """
-
-
-class Crossing(eqx.Module):
-    """How far a step may carry each cost through its limit.
-
-    What a step changes in a cost is read off by halves of the environments: the direction from the one, the gradient
-    of the cost from the other. From the same samples a direction would please its own noise, and promise far more than
-    it does.
-    """
-
-    advantage: Float[Array, "B M"]
-    """Of each cost, times what the step counts in the cost of an episode."""
-    half: Float[Array, "H B"]
-    """What each sample counts in each of two halves, 1 on average; with a single environment, all of it in one."""
-    excess: Float[Array, " M"]
-    """C - d."""
-    allowed: Float[Array, " M"]
-
-    def share(self, surrogate: "Surrogate", policy: Policy, natural: trust_region.Product) -> Float[Array, ""]:
-        """The share of the step `natural(g)`, g the surrogate's gradient, that goes no further than is allowed."""
-
-        def by_half(candidate: Policy) -> tuple[Float[Array, " H"], Float[Array, "H M"]]:
-            moved = surrogate.ratio(candidate) - 1.0
-            weighted = surrogate.samples.weight * surrogate.samples.advantage
-            return self.half @ (moved * weighted) / moved.shape[0], self.half @ (moved[:, None] * self.advantage)
-
-        gain, cost = jax.jacrev(by_half)(policy)
-        flat = jax.vmap(lambda leaf: ravel_pytree(leaf)[0])
-        directions, gradients = jax.vmap(natural)(flat(gain)), jax.vmap(flat)(cost)
-        change = jnp.mean(jnp.einsum("hmp,hp->hm", gradients, directions[::-1]), axis=0)
-        # Towards the limit and beyond it, on whichever side the cost is.
-        through = jnp.where(self.excess > 0.0, -change, change)
-        room = jnp.abs(self.excess) + self.allowed
-        return jnp.min(jnp.where(through > room, room / jnp.where(through > room, through, 1.0), 1.0))
 
 
 class Surrogate(eqx.Module):
@@ -185,6 +157,15 @@ class Surrogate(eqx.Module):
         return jnp.mean(jax.vmap(lambda old, new: old.kl(new))(self.old, new))
 
 
+@runtime_checkable
+class Shortening(Protocol):
+    """What a step of TRPO is held back by (`overshoot.Crossing`)."""
+
+    def share(self, surrogate: Surrogate, policy: Policy, natural: trust_region.Product) -> Float[Array, ""]:
+        """The share that is taken of the step `natural(g)`, g the surrogate's gradient."""
+        ...
+
+
 def init(config: Config | Passes, policy: Policy, pace_of: optax.OptState = ()) -> optax.OptState:
     """The optimiser state that the step carries from epoch to epoch; empty for the trust-region steps.
 
@@ -205,7 +186,7 @@ def improve(
     optimiser: optax.OptState,
     samples: Samples,
     key: PRNGKeyArray,
-    crossing: Crossing | None = None,
+    shortening: Shortening | None = None,
 ) -> tuple[Policy, optax.OptState, dict[str, Array]]:
     """One primal step."""
     surrogate = Surrogate.around(policy, samples)
@@ -213,7 +194,7 @@ def improve(
     accepted = jnp.asarray(True)
     match config:
         case Trpo():
-            parameters, accepted = _trust_region_step(config, surrogate, policy, crossing)
+            parameters, accepted = _trust_region_step(config, surrogate, policy, shortening)
         case NaturalGradient():
             parameters = parameters + natural_step(config, surrogate, policy)
         case LikelihoodRatio():
@@ -280,7 +261,7 @@ def _natural_step(
 
 
 def _trust_region_step(
-    config: Trpo, surrogate: Surrogate, policy: Policy, crossing: Crossing | None
+    config: Trpo, surrogate: Surrogate, policy: Policy, shortening: Shortening | None
 ) -> tuple[Float[Array, " P"], Bool[Array, ""]]:
     parameters, unravel = ravel_pytree(policy)
 
@@ -289,8 +270,8 @@ def _trust_region_step(
         return (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= config.radius)
 
     step, natural = _natural_step(config, surrogate, policy)
-    if crossing is not None:
-        step = crossing.share(surrogate, policy, natural) * step
+    if shortening is not None:
+        step = shortening.share(surrogate, policy, natural) * step
     found = trust_region.backtrack(acceptable, parameters, step, config.shrink, config.trials)
     return found.parameters, found.accepted
 

@@ -9,11 +9,8 @@ Off-policy critics say at once what has become of the actor, and err in what it 
 bias, but late. A multiplier that waits for episodes swings: in the iterations between two batches an actor can go all
 the way from one side of the limit to the other. So critics move the multipliers, in every iteration, and episodes say
 how far the critics are off (`multipliers corrected`). `critics` leaves the correction out. `episodes` has the
-multipliers move once a batch, by its own cost alone: e = relative excess of C(π_k), u = max(I, 1),
-
-    I ← [I + β u e]⁺,  λ = [I + K_P u e]⁺
-
-The gains are pure numbers in every case: λ is counted in the ratio of the data's spreads.
+multipliers move once a batch, by its own cost alone (`off_policy.sac_online`). The gains are pure numbers in every
+case: λ is counted in the ratio of the data's spreads.
 
 The first policy is all but uniform. For the first `warm_up` samples nothing is learned, so that those are random
 actions, and every batch is one of the policy that the state holds.
@@ -23,51 +20,30 @@ import dataclasses
 from math import inf
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo.algorithms import on_policy
 from apdo.core import categorical, dial, dual, policies, replay, squashed
 from apdo.core.data import Transition, by_environment
 from apdo.core.statistics import Statistics
-from apdo.errors import InvalidInput
-from apdo.off_policy import sac
-from apdo.off_policy.path import BLOCK
-from apdo.off_policy.units import empty_buffer, view
-from apdo.options import LARGEST_WHOLE, OURS, one_of, option
-from apdo.problem import Asked, Problem
+from apdo.off_policy import sac, sac_online
+from apdo.off_policy.path import iterations_of
+from apdo.off_policy.units import empty_buffer
+from apdo.options import OURS, one_of, option
+from apdo.problem import Problem
 
 memory = on_policy.memory
+suited = sac_online.suited
 batches = (2, 2_000, 20_000)
 """What a batch has unless told otherwise: episodes, and the fewest and most samples."""
-
-ONLINE = sac.Learner(
-    critic_hidden=(256, 256),
-    actor_hidden=(256, 256),
-    activation="relu",
-    critic_activation="normalised-relu",
-    critic_rate=1e-3,
-    actor_rate=3e-4,
-    target_rate=0.005,
-    minibatch=256,
-    dual_rate=1e-4,
-    bound=1.0,
-    cloning=0.0,
-    last_rate=1.0,
-)
-"""The learner on a buffer that grows with what its own actor does."""
-_PACE = 0.3
-"""The speed of the multipliers, in parts of that at which critics come to rest."""
-_LONGEST = 100
-"""Steps over which a value is learned, at most: the horizon of the usual discount."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(dial.Config):
     """Settings of SAC-Lagrangian."""
 
-    learner: sac.Learner = option(ONLINE, "the off-policy learner", OURS)
+    learner: sac.Learner = option(sac_online.ONLINE, "the off-policy learner", OURS)
     multipliers: str = option(
         "corrected",
         "what moves the multipliers: what the critics say of the actor, the same corrected by what episodes cost, "
@@ -101,22 +77,9 @@ class State(eqx.Module):
     statistics: Statistics | None
 
 
-def suited(asked: Asked) -> dict[str, float]:
-    """A rate of the multipliers that suits the length of episodes, where none is given.
-
-    A value is learned step by step from the end of its horizon, in some T / τ iterations. Multipliers that grow faster
-    than that charge an actor for costs that its critics cannot see yet; all that it can learn from them is to do
-    nothing.
-    """
-    return {"learner.dual_rate": _PACE * ONLINE.target_rate / min(asked.horizon, _LONGEST)}
-
-
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Random networks and an empty buffer."""
-    if config.updates * problem.batch > LARGEST_WHOLE:
-        raise InvalidInput(
-            f"{config.updates:g} updates for each of {problem.batch} samples are more than can be counted."
-        )
+    iterations_of(config.updates, problem.batch)  # which can be too many
     return State(
         learner=sac.start(_learner(config), problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),
@@ -141,72 +104,35 @@ def working_memory(config: Config, problem: Problem) -> int:
 
 def learned_policy(state: State) -> squashed.Policy | categorical.Policy | policies.Normalised:
     """The actor, for raw observations."""
-    network = sac.acting(state.learner)
-    return network if state.statistics is None else policies.Normalised(network=network, statistics=state.statistics)
+    return policies.over_raw(sac.acting(state.learner), state.statistics)
 
 
-def act(
-    config: Config,  # noqa: ARG001
-    state: State,
-    memory: tuple[()],
-    observation: Float[Array, " O"],
-    key: PRNGKeyArray,
-) -> tuple[Float[Array, " A"], tuple[()]]:
-    """a ~ π_k(·|s)."""
-    return learned_policy(state)(observation).sample(key), memory
+act = on_policy.acting_by(learned_policy)
 
 
 def step(
-    config: Config,
-    problem: Problem,
-    state: State,
-    batch: Transition,
-    key: PRNGKeyArray,  # noqa: ARG001
+    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: store the batch, move the multipliers by its cost, then learn."""
+    del key  # The learner has one of its own.
     settings, buffer = _learner(config), replay.insert(state.buffer, by_environment(batch))
-    statistics, _ = on_policy.observe(state.statistics, batch)
-    moved = on_policy.rebase((state.learner.learned, state.learner.target), state.statistics, statistics)
-    learner = eqx.tree_at(lambda s: (s.learned, s.target), state.learner, moved)
+    statistics, learner = on_policy.renormalised_learner(state.learner, state.statistics, batch)
     learner = sac.prepare(settings, problem, learner, buffer)
-    price = view(settings, problem, buffer)[1].price
+    metrics = sac_online.measure(settings, problem, learner, buffer)
     measured = on_policy.measure(problem, batch)
-    metrics = measured | {
-        "multiplier": learner.multiplier.value * price,
-        "temperature": jnp.exp(learner.log_temperature) * learner.size[0],
-    }
     warm = buffer.inserted >= config.warm_up
     largest = jnp.maximum(state.largest, jnp.abs(measured["cost"]))
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
     if config.multipliers == "episodes" and config.dual_step:
-        excess = dual.relative_excess(
-            measured["cost"], limit, largest, measured["cost_deviation"], measured["cost_error"]
-        )
-        learner = eqx.tree_at(lambda s: s.multiplier, learner, steer(config, learner.multiplier, excess, warm))
+        spread = measured["cost_deviation"], measured["cost_error"]
+        excess = dual.relative_excess(measured["cost"], limit, largest, *spread)
+        moved = sac_online.steer(config.rule, learner.multiplier, excess, config.dual_step, warm)
+        learner = dataclasses.replace(learner, multiplier=moved)
     # The critics know nothing of an actor before their first iteration, and a limit below the given one is missed cost.
     known = config.correction * (learner.iteration > 0)
     unseen = state.unseen + known * (measured["cost"] - learner.path.latest_cost - state.unseen)
     missed = problem.limit - limit + (unseen if config.multipliers == "corrected" else 0.0)
-    count = max(1, round(config.updates * problem.batch))
-    learner = sac.learn(
-        settings,
-        problem,
-        learner,
-        buffer,
-        jnp.where(warm, count, 0),
-        statistics=statistics,
-        unseen=missed,
-        whole=count % BLOCK == 0,
-    )
-    metrics |= {"critic_cost": learner.path.latest_cost, "critic_error": unseen} | dial.measure(turned, limit)
-    after = State(learner=learner, buffer=buffer, largest=largest, unseen=unseen, dial=turned, statistics=statistics)
-    return after, metrics
-
-
-def steer(
-    config: Config, multiplier: dual.Multiplier, excess: Float[Array, " M"], warm: Bool[Array, ""]
-) -> dual.Multiplier:
-    """The multipliers, in the learner's units, after a batch whose cost exceeds the limits so far."""
-    unit = jnp.maximum(multiplier.integral, 1.0)
-    after = dual.update(config.rule, multiplier, excess, config.dual_step, unit)
-    return jax.tree.map(lambda new, old: jnp.where(warm, new, old), after, multiplier)
+    learner = sac_online.learn(settings, problem, learner, buffer, config.updates, warm, statistics, missed)
+    metrics |= measured | {"critic_cost": learner.path.latest_cost, "critic_error": unseen}
+    metrics |= dial.measure(turned, limit)
+    return State(learner, buffer, largest, unseen, turned, statistics), metrics

@@ -20,7 +20,7 @@ from jax import random
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from apdo import objective
-from apdo.algorithms import on_policy, pdo, primal_steps
+from apdo.algorithms import on_policy, pdo, primal_steps, value_functions
 from apdo.core import critics, dual, policies
 from apdo.core.data import Transition
 from apdo.objective import Measurement
@@ -106,7 +106,7 @@ class Trial(eqx.Module):
             before = on_policy.rebase(self.before, state.statistics, after.statistics)
             critic = on_policy.rebase(state.critic, state.statistics, after.statistics)
             refitted = _refit(config, problem, critic, price, on_policy.normalised(after.statistics, batch), key)
-            chosen = _choose(
+            chosen = choose(
                 taken,
                 (policy, refitted, state.multiplier, state.units),
                 (before, critic, self.multiplier, self.units),
@@ -169,11 +169,12 @@ def _refit(
     """The value functions of the policy that drew the batch."""
 
     def once(critic: critics.Critic, key: PRNGKeyArray) -> tuple[critics.Critic, None]:
-        found = pdo.estimates(config, problem, critic, price, batch)
+        found = value_functions.estimates(config, problem, critic, price, batch)
         return on_policy.fit(config.critic, critic, key, batch, found)[0], None
 
     return jax.lax.scan(once, critic, random.split(key, REFITS))[0]
 
 
-def _choose(first: Bool[Array, ""], one: T, other: T) -> T:
+def choose(first: Bool[Array, ""], one: T, other: T) -> T:
+    """The one or the other, leaf by leaf."""
     return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)

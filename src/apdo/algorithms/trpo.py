@@ -61,9 +61,7 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: advantages, policy step, value fit."""
     primal_key, critic_key = random.split(key)
-    statistics, seen = on_policy.observe(state.statistics, batch)
-    policy = on_policy.rebase(state.policy, state.statistics, statistics)
-    critic = on_policy.rebase(state.critic, state.statistics, statistics)
+    statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     estimates = on_policy.estimate_one(problem, critic, seen, batch.reward, config.trace)
     samples = on_policy.samples(problem, seen, standardise(estimates.advantage[..., 0]))
     policy, optimiser, metrics = primal_steps.improve(config.primal, policy, state.optimiser, samples, primal_key)

@@ -5,7 +5,7 @@ Both answer the same calls, so that whoever steps a policy need not know which i
 
 import dataclasses
 from math import inf
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from apdo.core.statistics import CLIP, Statistics
 from apdo.options import OURS, PAPER, option
 
 Policy: TypeAlias = gaussian.Policy | categorical.Policy
+N = TypeVar("N")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +70,8 @@ class Normalised(eqx.Module):
             "observation_std": np.asarray(self.statistics.scale()),
             "observation_clip": np.asarray(CLIP, dtype=np.float32),
         }
+
+
+def over_raw(network: N, statistics: Statistics | None) -> N | Normalised:
+    """A policy network for raw observations, which it sees normalised by the statistics, where there are any."""
+    return network if statistics is None else Normalised(network=network, statistics=statistics)

@@ -14,7 +14,9 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from apdo.core import dual
+from apdo.errors import InvalidInput
 from apdo.off_policy.units import Units
+from apdo.options import LARGEST_WHOLE
 
 BLOCK = 100
 """Iterations whose minibatches are drawn together: one large gather instead of many small ones."""
@@ -87,6 +89,13 @@ class Walker(Protocol):
 
 
 S = TypeVar("S", bound=Walker)
+
+
+def iterations_of(updates: float, samples: int) -> int:
+    """The iterations that follow a batch of so many samples, at least one; InvalidInput where they are too many."""
+    if updates * samples > LARGEST_WHOLE:
+        raise InvalidInput(f"{updates:g} updates for each of {samples} samples are more than can be counted.")
+    return max(1, round(updates * samples))
 
 
 def unaveraged(averaged: float, total: int | None) -> int:

@@ -1,0 +1,87 @@
+"""A policy and the batch that it drew: what the sums of an episode are of policies nearby, for CPO and PCPO.
+
+Gradients are those of the sums of one episode, R(π) and C_i(π), as `objective` has them. So c + bᵀx compares like with
+like, and a price of one in the other comes out in reward per cost.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
+
+from apdo import objective
+from apdo.algorithms import on_policy, primal_steps
+from apdo.core import policies, trust_region
+from apdo.core.data import Transition
+from apdo.problem import Problem
+
+
+class Around(eqx.Module):
+    """A policy and the batch that it drew: the sums R and C_i of one episode, as functions of policies nearby."""
+
+    policy: policies.Policy
+    surrogate: primal_steps.Surrogate
+    advantage: Float[Array, "B K"]
+    """Of each signal, times what the step counts in the sum."""
+    row: Int[Array, " B"]
+    """Which environment a sample is from."""
+
+    @staticmethod
+    def of(problem: Problem, policy: policies.Policy, batch: Transition, advantage: Float[Array, "T N K"]) -> "Around":
+        """Around the policy that drew the batch."""
+        centred = advantage - jnp.mean(advantage, axis=(0, 1), keepdims=True)
+        weighted = objective.step_weights(problem, batch)[..., None] * centred
+        samples = on_policy.samples(problem, batch, advantage[..., 0])
+        return Around(
+            policy=policy,
+            surrogate=primal_steps.Surrogate.around(policy, samples),
+            advantage=weighted.reshape(-1, advantage.shape[-1]),
+            row=jnp.broadcast_to(jnp.arange(advantage.shape[1]), advantage.shape[:2]).reshape(-1),
+        )
+
+    def gains(self, candidate: policies.Policy) -> Float[Array, " K"]:
+        """The surrogate change of the return and of each cost."""
+        return jnp.sum((self.surrogate.ratio(candidate) - 1.0)[:, None] * self.advantage, axis=0)
+
+    def gradients(self, parts: int) -> Float[Array, "H K P"]:
+        """∇R and ∇C_i, from the episodes of each of so many parts of the environments."""
+        mine = (self.row[None] % parts == jnp.arange(parts)[:, None]).astype(self.advantage.dtype)
+        mine = mine / jnp.maximum(jnp.mean(mine, axis=1, keepdims=True), 1e-9)
+
+        def by_part(candidate: policies.Policy) -> Float[Array, "H K"]:
+            return mine @ ((self.surrogate.ratio(candidate) - 1.0)[:, None] * self.advantage)
+
+        found = jax.jacrev(by_part)(self.policy)
+        flat = jax.vmap(jax.vmap(lambda leaf: ravel_pytree(leaf)[0]))(found)
+        # A single environment has no second half.
+        return jnp.where(jnp.all(jnp.any(mine > 0.0, axis=1)), flat, jnp.sum(flat, axis=0, keepdims=True))
+
+    def search(
+        self,
+        config: trust_region.LineSearch,
+        step: Float[Array, " P"],
+        acceptable: Callable[[policies.Policy], Bool[Array, ""]],
+    ) -> tuple[policies.Policy, trust_region.Backtrack]:
+        """The policy that a line search along a step ends with, and how it ended."""
+        parameters, unravel = ravel_pytree(self.policy)
+        allowed = lambda theta: acceptable(unravel(theta))  # noqa: E731
+        found = trust_region.backtrack(allowed, parameters, step, config.shrink, config.trials)
+        return unravel(found.parameters), found
+
+    def measure(self, new: policies.Policy, found: trust_region.Backtrack) -> dict[str, Array]:
+        """What the step came to, as metrics."""
+        return {
+            "kl": self.surrogate.kl(new),
+            "surrogate_gain": self.gains(new)[0],
+            "step_accepted": found.accepted.astype(jnp.float32),
+        }
+
+
+def solver(config: trust_region.LineSearch, around: Around) -> Callable[[Float[Array, "H K P"]], Float[Array, "H K P"]]:
+    """v ↦ H⁻¹v, with the Fisher matrix H of the policy."""
+    product = primal_steps.fisher(config, around.policy, around.surrogate.samples.observation)
+    one = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
+    return jax.vmap(jax.vmap(one))
