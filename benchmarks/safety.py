@@ -4,6 +4,7 @@
     python -m benchmarks.safety --only 'hopper.*/(pdo|cpo)'        a part: TASK/ALGORITHM as a pattern
     python -m benchmarks.safety --algorithms focops,cup --jobs 2   other algorithms, two runs at a time
     python -m benchmarks.safety --seeds 0,1 --seconds 3000         some of the seeds, as far as they come in that time
+    python -m benchmarks.safety --together                         all seeds of a task and algorithm in one program
     python -m benchmarks.safety --file                             file runs that were made by hand, train nothing
     python -m benchmarks.safety --table                            tables and pictures alone, from what was filed
     python -m benchmarks.safety --lines                            the commands of what is missing, to be run elsewhere
@@ -11,6 +12,9 @@
 Every run is a process of its own, with the library's defaults and one batch for all:
 
     apdo train ALGORITHM TASK --samples N --batch 20000 --seed S --out runs/benchmarks/TASK-ALGORITHM-S --resume --quiet
+
+With --together, which is for accelerators, a run has several seeds side by side, and its folder is called after the
+first and the last of them: TASK-ALGORITHM-0to2. A seed gives there what it gives alone, up to rounding.
 
 A run that was stopped goes on, here or by hand, on whatever machine its folder is. Results go to results/benchmarks,
 one JSON file for each task and algorithm; seeds that are there at full length are not run again unless --again.
@@ -131,11 +135,19 @@ class Job:
     algorithm: str
     seed: int
     samples: int
+    together: tuple[int, ...] = ()
+    """The seeds of the one program that this seed is a part of; none where it runs alone."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds of its run."""
+        return self.together or (self.seed,)
 
     @property
     def name(self) -> str:
         """What its folder is called."""
-        return f"{self.task}-{self.algorithm}-{self.seed}"
+        seeds = f"{self.together[0]}to{self.together[-1]}" if self.together else str(self.seed)
+        return f"{self.task}-{self.algorithm}-{seeds}"
 
     @property
     def entry(self) -> Entry:
@@ -146,7 +158,8 @@ class Job:
     def options(self) -> dict[str, Any]:
         """All that is not left to the library's defaults."""
         batch = {} if self.entry.own_batch else {"batch": BATCH}
-        return {"samples": self.samples} | batch | dict(self.entry.options) | {"seed": self.seed}
+        several = {"seeds": len(self.together)} if self.together else {}
+        return {"samples": self.samples} | batch | dict(self.entry.options) | {"seed": self.seeds[0]} | several
 
     def words(self, runs: Path = RUNS) -> list[str]:
         """The command that makes it, or goes on with it."""
@@ -161,7 +174,7 @@ class Job:
         return json.loads(json.dumps(settings.specify(self.entry.algorithm, self.task, self.options).describe()))
 
     def __str__(self) -> str:
-        return f"{self.task}/{self.algorithm}, seed {self.seed}"
+        return f"{self.task}/{self.algorithm}, seed{'s' * bool(self.together)} {', '.join(map(str, self.seeds))}"
 
 
 # What a run folder says.
@@ -184,14 +197,15 @@ def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any
     _check(job, told)
     if told.get("status") not in ("finished", "interrupted", "stopped", "failed"):
         raise Refused(f"it is not over: {run.samples[-1]:,} of {job.samples:,} samples")
-    curve = _curve(run.metrics, run.samples)
+    row = run.seeds.index(job.seed)
+    curve = _curve({name: values[row] for name, values in run.metrics.items()}, run.samples)
     marks = sorted({EARLY, length(job.task, job.algorithm)})
     found = {
         "samples": int(run.samples[-1]),
         "status": told["status"],
         **({"failed": told.get("error", "no word")} if told["status"] == "failed" else {}),
         "ends": {str(mark): ending(curve, mark) for mark in marks if mark <= run.samples[-1]},
-        "seconds": round(max(float(told["seconds"]), float(run.metrics["seconds"].sum()))),
+        "seconds": round(max(float(told["seconds"]), float(run.metrics["seconds"][0].sum())) / len(run.seeds)),
         "cores": cores or _cores_noted(folder),
         "differs": differing(job, told["config"]),
         **_provenance(job, told),
@@ -214,7 +228,7 @@ def _check(job: Job, told: dict[str, Any]) -> None:
     wanted = {
         "algorithm": job.entry.algorithm,
         "environment": job.task,
-        "seeds": [job.seed],
+        "seeds": list(job.seeds),
         "limits": [task.limit],
         "cost_discount": task.cost_discount,
         **_chosen(job.described(), named),
@@ -327,7 +341,10 @@ def file_all(given: argparse.Namespace, study: Study = BENCHMARK) -> None:
     from apdo.errors import InvalidInput
     from apdo.report import runs
 
-    for job in plan(given, study._replace(algorithms=tuple(ENTRIES), seeds=seeds_in(given.runs))):
+    everything = study._replace(algorithms=tuple(ENTRIES), seeds=seeds_in(given.runs))
+    alone = list(plan(given, everything))
+    several = [dataclasses.replace(one, together=seeds) for one in alone for seeds in programs_of(one, given)]
+    for job in alone + several:
         folder = given.runs / job.name
         if not folder.exists():
             continue
@@ -343,10 +360,28 @@ def file_all(given: argparse.Namespace, study: Study = BENCHMARK) -> None:
         print(f"{job}: {in_words(found)}", flush=True)
 
 
+_SEVERAL = re.compile(r"(\d+)to(\d+)")
+
+
 def seeds_in(folder: Path) -> tuple[int, ...]:
     """The seeds of the run folders there."""
-    names = (path.name.rpartition("-")[2] for path in folder.glob("*-*") if path.is_dir())
-    return tuple(sorted({int(name) for name in names if name.isdigit()}))
+    names = [path.name.rpartition("-")[2] for path in folder.glob("*-*") if path.is_dir()]
+    alone = {int(name) for name in names if name.isdigit()}
+    return tuple(sorted(alone.union(*(_several(name) for name in names))))
+
+
+def _several(name: str) -> tuple[int, ...]:
+    """The seeds of a folder that has several, by the end of its name."""
+    found = _SEVERAL.fullmatch(name)
+    return tuple(range(int(found[1]), int(found[2]) + 1)) if found else ()
+
+
+def programs_of(job: Job, given: argparse.Namespace) -> Iterator[tuple[int, ...]]:
+    """The seeds of each run folder of several that has this seed among them."""
+    start = f"{job.task}-{job.algorithm}-"
+    for path in sorted(given.runs.glob(start + "*to*")):
+        if job.seed in (seeds := _several(path.name.removeprefix(start))):
+            yield seeds
 
 
 def in_words(found: dict[str, Any]) -> str:
@@ -378,7 +413,25 @@ def wanted(given: argparse.Namespace, study: Study = BENCHMARK) -> list[Job]:
         seed = read(path_of(job.task, job.algorithm, given.out)).get("seeds", {}).get(str(job.seed), {})
         return seed.get("samples", 0) >= job.samples
 
-    return [job for job in plan(given, study) if given.again or not there(job)]
+    missing = [job for job in plan(given, study) if given.again or not there(job)]
+    return side_by_side(missing) if given.together else missing
+
+
+def side_by_side(jobs: list[Job]) -> list[Job]:
+    """The same seeds, those of a task and algorithm that follow each other in one program; one job for each program."""
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for job in jobs:
+        groups.setdefault((job.task, job.algorithm, job.samples), []).append(job.seed)
+    found = []
+    for (task, algorithm, samples), seeds in groups.items():
+        runs: list[list[int]] = []
+        for seed in sorted(seeds):
+            if runs and seed == runs[-1][-1] + 1:
+                runs[-1].append(seed)
+            else:
+                runs.append([seed])
+        found += [Job(task, algorithm, run[0], samples, tuple(run) if len(run) > 1 else ()) for run in runs]
+    return found
 
 
 def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: threading.Event) -> tuple[bool, str]:
@@ -393,12 +446,14 @@ def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: thr
     _note_cores(folder, len(cores))
     said = _watched(_started([str(Path(sys.executable).with_name("apdo")), *job.words(given.runs)[1:]], cores), over)
     try:
-        found = read_seed(job, folder)
+        each = [(one, read_seed(one, folder)) for one in (dataclasses.replace(job, seed=seed) for seed in job.seeds)]
     except Refused as error:
         if over.is_set():
             return True, f"{job}: stopped with nothing to file yet: {error}"
         return False, f"{job}: FAILED: {(said.strip() or str(error)).splitlines()[-1]}"
-    add(job, found, given.out)
+    for one, found in each:
+        add(one, found, given.out)
+    found = each[0][1]
     return "failed" not in found, f"{job}: {in_words(found)}; here for {time.monotonic() - began:,.0f} s"
 
 
@@ -500,6 +555,7 @@ def arguments(
     parser.add_argument("--samples", type=int, help="instead of the task's own; wants another --runs and --out")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--seconds", type=float, help="after so many, what runs saves and stops, and nothing begins")
+    parser.add_argument("--together", action="store_true", help="all seeds of a task and algorithm in one program")
     parser.add_argument("--again", action="store_true", help="also what is filed already; wants another --runs")
     parser.add_argument("--file", action="store_true", help="file what is in the run folders, run nothing")
     parser.add_argument("--cores", type=int, help="with --file: how many cores each run had, if it does not say")

@@ -143,6 +143,23 @@ def test_seeds_that_are_filed_join_those_that_are_there(made, tmp_path):
     assert [path.name for path in given.out.iterdir()] == ["navigation-pdo.json"]
 
 
+def test_seeds_of_one_program_are_filed_each_with_what_its_own_lines_say(tmp_path):
+    given = asked(tmp_path, "--only", "navigation/pdo", "--seeds", "3,4,6", "--together")
+    several, alone = safety.wanted(given, STUDY)
+    assert (several.name, several.seeds, alone.seeds) == ("navigation-pdo-3to4", (3, 4), (6,))
+    assert "--seed 3 --seeds 2" in " ".join(several.words())
+    train(tmp_path / "runs" / several.name, {"seeds": 2}, epochs=4)
+    safety.file_all(given, STUDY)
+    filed = safety.read(safety.path_of("navigation", "pdo", given.out))["seeds"]
+    assert list(filed) == ["3", "4"]
+    lines = [json.loads(line) for line in (tmp_path / "runs" / several.name / "metrics.jsonl").read_text().splitlines()]
+    for seed in (3, 4):
+        own = [line["return"] for line in lines if line["seed"] == seed]
+        assert filed[str(seed)]["curve"]["return"] == pytest.approx(own, rel=1e-5)
+    assert filed["3"]["curve"]["return"] != filed["4"]["curve"]["return"]
+    assert filed["3"]["seconds"] <= round(runs.read_description(tmp_path / "runs" / several.name)["seconds"] / 2)
+
+
 def test_a_folder_that_holds_another_run_is_told_and_not_filed(tmp_path):
     folder = tmp_path / "runs" / JOB.name
     train(folder, {"samples": 2_000})
