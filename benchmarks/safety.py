@@ -357,7 +357,7 @@ def file_all(given: argparse.Namespace, study: Study = BENCHMARK) -> None:
             print(f"{job}: not filed: {error}", flush=True)
             continue
         add(job, found, given.out)
-        print(f"{job}: {in_words(found)}", flush=True)
+        print(f"{job.task}/{job.algorithm}, seed {job.seed}: {in_words(found)}", flush=True)
 
 
 _SEVERAL = re.compile(r"(\d+)to(\d+)")
