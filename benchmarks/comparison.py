@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import comparison_curves, document, published, safety
 from benchmarks import safety_report as report
-from benchmarks.safety import EARLY, RESULTS, TASKS, Study, length
+from benchmarks.safety import EARLY, RESULTS, TASKS, Job, Study, length
 
 DOCUMENT = Path("docs/comparison.md")
 PEERS = Path("results/transfer")
@@ -39,6 +39,8 @@ STUDY = Study(
     algorithms=tuple(name for names in FAMILIES.values() for name in names),
     seeds=(0, 1, 2),
 )
+SAME = {"halfcheetah-velocity": "halfcheetah"}
+"""Task ↦ the problem of the transfer study that is the same task, trained as long by APDO."""
 SHARE, IN_A_ROW = 0.8, 3
 """A policy is good with this share of the best known return, and it is so for as many windows in a row."""
 NOT_RUN = "not run yet"
@@ -107,6 +109,34 @@ def median_to(task: str, seeds: dict[str, dict[str, Any]]) -> tuple[float, int]:
     """The median over seeds, which may be infinite, and how many seeds have a good policy at all."""
     met = [samples_to(task, seed["curve"]) for seed in seeds.values()]
     return float(np.sort(met)[len(met) // 2]), sum(map(math.isfinite, met))
+
+
+# What another study has run.
+
+
+def take_over(out: Path, folder: Path = PEERS) -> None:
+    """File APDO's runs of the transfer study that are as long as those here; they have the same options."""
+    for task, problem in SAME.items():
+        told = json.loads((folder / f"{problem}-apdo.json").read_text(encoding="utf-8"))
+        assert told["posed"]["limits"] == [TASKS[task].limit], told["posed"]
+        for seed, one in told["seeds"].items():
+            if one["samples"] != length(task, "apdo-1m"):
+                continue
+            curve = {name: np.asarray(values, dtype=float) for name, values in one["curve"].items()}
+            curve["cost"] = curve["cost"][:, 0]
+            found = {
+                "samples": one["samples"],
+                "status": "finished",
+                "ends": {str(one["samples"]): safety.ending(curve, one["samples"])},
+                "seconds": round(one["seconds"]),
+                "cores": one["threads"],
+                "differs": {},
+                "command": told["command"],
+                **{name: one[name] for name in ("commit", "device", "versions")},
+                "date": one["finished"],
+                "curve": safety.thinned(curve),
+            }
+            safety.add(Job(task, "apdo-1m", int(seed), one["samples"]), found, out)
 
 
 # Tables.
@@ -353,7 +383,10 @@ def write(out: Path = RESULTS, target: Path = DOCUMENT) -> None:
 
 
 def main(words: list[str] | None = None) -> None:
-    safety.run(safety.arguments(words, STUDY, __doc__), STUDY, write)
+    given = safety.arguments(words, STUDY, __doc__)
+    if given.file:
+        take_over(given.out)
+    safety.run(given, STUDY, write)
 
 
 if __name__ == "__main__":
