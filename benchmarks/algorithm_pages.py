@@ -52,6 +52,7 @@ METRICS = {
     "critic_error": "b: what the critics miss of the episodes' cost, smoothed over batches",
     "temperature": "α, the price of entropy, in the reward's unit",
     "improvement_kl": "KL(π_k ‖ π_{k+1/2}), what the step for the return did before the projection",
+    "projection_kl": "KL(π_{k+1/2} ‖ π_{k+1}), how far the projection went",
     "penalised": "1 for each limit that the step still left broken, by its surrogate: whose penalty was at work",
 }
 OTHERWISE = {

@@ -71,3 +71,18 @@ def test_annealing_shortens_both_steps_alike():
     _, last = stepped(config, problem, late)
     assert float(last["improvement_kl"]) < 1e-3 * float(first["improvement_kl"])
     assert float(last["kl"]) < 1e-3 * float(first["kl"])
+
+
+def test_the_projection_goes_no_farther_from_the_improved_policy_than_it_may():
+    """However large the price, which a noisy batch would follow for ever."""
+    problem = problem_of(Reach(costs=2), 200, (0.01, 0.01))
+    far = {}
+    for most in (0.0, 0.003):
+        projection = primal_steps.Passes(rate=0.02, most_kl=most)
+        config = cup.Config(projection=projection, margin=0.0, **SMALL)
+        before = cup.init(config, problem, random.key(0))
+        dear = eqx.tree_at(lambda state: state.multiplier.integral, before, jnp.full(2, 50.0))
+        far[most] = float(stepped(config, problem, dear)[1]["projection_kl"])
+    assert far[0.0] > 0.03
+    # Shortened by the square of the distance, which KL is up to terms of third order.
+    assert far[0.003] <= 1.3 * 2 * 0.003

@@ -18,6 +18,8 @@ Deviations:
 4. ν is steered by PID. Ascent alone, the paper's (`--rule ascent`), has nothing that damps the swing of ν and policy.
 5. With `primal.anneal` both steps become shorter: the clipping, and with it ν A_C by the same factor.
 6. The divergence to π_{k+1/2} is taken at the states that π_k has visited; there are no others.
+7. The projection ends like every other pass, once it is as far from π_{k+1/2} as an improvement may go
+   (`projection.most_kl`). A loss that promises more the farther one goes has no other end on a noisy batch.
 """
 
 import dataclasses
@@ -47,7 +49,9 @@ class Config(epoch.PricedConfig):
     """Settings of CUP."""
 
     primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the improvement and its gradient steps", OURS)
-    projection: primal_steps.Passes = option(primal_steps.Passes(most_kl=0.0), "the projection's gradient steps", OURS)
+    projection: primal_steps.Passes = option(
+        primal_steps.Passes(), "the projection's gradient steps; their distance is that from π_{k+1/2}", OURS
+    )
 
 
 class Halfway(eqx.Module):
@@ -82,9 +86,11 @@ def step(
     )
     # The projection's own moments start afresh: what the improvement has gathered points the other way.
     fresh = primal_steps.init(config.projection, half, pace_of=optimiser)
-    policy, _ = primal_steps.descend(config.projection, loss, data, data.surrogate, half, fresh, project_key)
+    back = eqx.tree_at(lambda surrogate: surrogate.old, data.surrogate, data.half)
+    policy, _ = primal_steps.descend(config.projection, loss, data, back, half, fresh, project_key)
     metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
     metrics |= {"multiplier": state.multiplier.value, "improvement_kl": data.surrogate.kl(half)}
+    metrics["projection_kl"] = back.kl(policy)
     return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
 
 
