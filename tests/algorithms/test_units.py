@@ -48,7 +48,10 @@ CONFIGS: dict[str, Any] = {
     "cpo, return first": (cpo, cpo.Config(safety=0.2, **SMALL)),
     "sac-lag": (sac_lag, sac_lag.Config(learner=SOFT, replay_capacity=1000, warm_up=0, updates=0.5)),
     "apdo, multipliers": (apdo, apdo.Config(k_adj=1, adjust="dual", off_policy=OFF_POLICY, check=False, **SMALL)),
-    "apdo, multipliers and policy": (apdo, apdo.Config(k_adj=1, off_policy=OFF_POLICY, check=False, **SMALL)),
+    "apdo, multipliers and policy": (
+        apdo,
+        apdo.Config(k_adj=1, off_policy=OFF_POLICY, check=False, careful=True, **SMALL),
+    ),
     "apdo, a companion": (
         apdo,
         apdo.Config(

@@ -28,9 +28,10 @@ SOUND = Diagnostics(
 )
 
 
-def judged(price=5.0, low=4.0, high=6.0, **changes):
-    """The verdict at limit 0.5."""
-    data = Dataset.of(**random_log(costs=1))
+def judged(price=5.0, low=4.0, high=6.0, shift=0.0, **changes):
+    """The verdict at limit 0.5, of steps that cost so much more than they did."""
+    log = random_log(costs=1)
+    data = Dataset.of(**log | {"cost": log["cost"] + shift})
     arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in changes.items()}
     about = dataclasses.replace(SOUND, **arrays)
     ends = np.asarray([low]), np.asarray([high])
@@ -119,3 +120,12 @@ def test_an_estimate_is_plain_values():
     assert back["high"] == [None]
     assert back["supported"] is True
     assert back["diagnostics"]["logged"] == [10.0, 0.8]
+
+
+def test_of_a_cost_that_can_be_negative_an_actor_may_miss_a_limit_by_a_tenth_of_two_deviations_of_an_episode():
+    """0.01 of error in 1,000 episodes is a deviation of 0.316, and so 0.063; of a cost that cannot, a tenth of 0.8."""
+    near, far = [[0.44], [0.45]], [[0.43], [0.43]]
+    assert judged(actor_cost=far) == judged(actor_cost=near, shift=-10.0) == []
+    assert "has not settled" in judged(actor_cost=far, shift=-10.0)[0]
+    around_nothing = {"logged": [10.0, 0.001], "calibrated": [10.0, 0.0], "shift": -10.0}
+    assert judged(actor_cost=near, **around_nothing) == []

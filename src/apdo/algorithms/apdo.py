@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, PRNGKeyArray
 
-from apdo.algorithms import accompany, companion, jump, k_adj, on_policy, pdo
+from apdo.algorithms import accompany, care, companion, jump, k_adj, on_policy, pdo
 from apdo.algorithms.apdo_state import Config, Played, State
 from apdo.algorithms.contract import Adjustment
 from apdo.algorithms.trial import Trial
@@ -46,7 +46,8 @@ learned_values = on_policy.learned_values
 
 def suited(asked: Asked) -> dict[str, object]:
     """Options that suit a task and a run, where no other are given: PDO's, and those of a companion."""
-    return pdo.suited(asked) | companion.suited(asked, Config().policy.hidden)
+    beside = companion.suited(asked, Config().policy.hidden)
+    return pdo.suited(asked) | beside | care.suited(asked)
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
@@ -60,6 +61,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         buffer=empty_buffer(problem, max(problem.batch, min(config.replay_capacity, needed))),
         adjusted=jnp.asarray(False),
         trial=Trial.none(inner, problem) if config.adjust == "primal-dual" else None,
+        careful=care.start(config),
         again=jnp.asarray(False),
         unseen=jnp.zeros(problem.constraints),
         search=jump.start_search(config, problem),
@@ -87,7 +89,7 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """Lines 4 to 6; or, in an epoch played by the off-policy actor, the verdict on it."""
     buffer = replay.insert(state.buffer, flatten(batch))
-    after, metrics = pdo.step(config, problem, state.pdo, batch, key)
+    after, metrics = pdo.step(config, problem, state.pdo, batch, key, state.careful)
     move = partial(on_policy.rebase, before=state.statistics, after=after.statistics)
     state = dataclasses.replace(state, members=dual_estimate.rebase(state.members, move))
     if config.explore:

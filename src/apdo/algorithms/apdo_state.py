@@ -7,6 +7,7 @@ import equinox as eqx
 from jaxtyping import Array, Bool, Float
 
 from apdo.algorithms import k_adj, pdo
+from apdo.algorithms.care import Careful
 from apdo.algorithms.companion import Companion
 from apdo.algorithms.trial import Trial
 from apdo.core import critics, policies, replay
@@ -52,6 +53,12 @@ class Config(pdo.Config):
         "the place of one adjustment after K_adj",
         OURS,
     )
+    careful: bool = option(
+        False,
+        "whether PDO goes on with care once an actor has been taken: multipliers move first, and a step of TRPO is as "
+        "much shorter as two halves of the batch disagree on it",
+        OURS,
+    )
     updates: float = option(
         0.5, "with companion: the learner's iterations per sample, in hundreds an epoch", OURS, above=0.0, most=1e6
     )
@@ -68,6 +75,8 @@ class State(eqx.Module):
     adjusted: Bool[Array, ""]
     """Whether there has been an adjustment that was not refused."""
     trial: Trial | None
+    careful: Careful
+    """Whether an actor has been taken, from which PDO goes on with care; None: never."""
     again: Bool[Array, ""]
     """Whether another is wanted all the same: the actor that was taken is beyond the limits."""
     unseen: Float[Array, " M"]

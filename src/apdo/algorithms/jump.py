@@ -132,6 +132,7 @@ def judged(
         # one as reckless (docs/sample-efficiency.md).
         buffer=replay.roll_back(~refused, buffer, state.buffer),
         adjusted=state.adjusted & ~refused,
+        careful=None if state.careful is None else state.careful | taken,
         trial=trial,
         # K_adj that sets itself may take its last actor beyond the limits.
         again=((state.again & ~taken) | (taken & beyond)) if state.search is None else state.again,

@@ -6,6 +6,8 @@ So a step is shortened where it would carry a cost through its limit by more tha
 its standard error or, where that is more, of a fifth of what an episode's cost varies by. None of this is in the paper.
 """
 
+from typing import Protocol, runtime_checkable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from apdo import objective
-from apdo.algorithms import on_policy, primal_steps
+from apdo.algorithms import care, on_policy, primal_steps
+from apdo.algorithms.care import Careful
 from apdo.core import dual, trust_region
 from apdo.core.data import Transition
 from apdo.core.policies import Policy
@@ -21,6 +24,26 @@ from apdo.problem import Problem
 
 _SHARE = 0.2
 """The share of an episode's variation by which a cost may always cross its limit."""
+
+
+@runtime_checkable
+class Config(Protocol):
+    """What of PDO's settings it depends on."""
+
+    @property
+    def primal(self) -> primal_steps.Config:
+        """The policy step."""
+        ...
+
+    @property
+    def values(self) -> str:
+        """`separate` or `combined`."""
+        ...
+
+    @property
+    def overshoot(self) -> float:
+        """How far a step may carry a cost through its limit."""
+        ...
 
 
 class Crossing(eqx.Module):
@@ -38,6 +61,8 @@ class Crossing(eqx.Module):
     excess: Float[Array, " M"]
     """C - d."""
     allowed: Float[Array, " M"]
+    careful: Careful = None
+    """Whether the halves must also agree on the step."""
 
     @staticmethod
     def of(
@@ -48,6 +73,7 @@ class Crossing(eqx.Module):
         cost: Float[Array, " M"],
         limit: Float[Array, " M"],
         overshoot: float | Float[Array, ""],
+        careful: Careful = None,
     ) -> "Crossing":
         """From the advantages of all signals, by so many standard errors of the batch or fifths of the variation."""
         costs = advantage[..., 1:]
@@ -59,7 +85,8 @@ class Crossing(eqx.Module):
             advantage=weighted.reshape(-1, costs.shape[-1]),
             half=on_policy.halves(batch),
             excess=cost - limit,
-            allowed=overshoot * jnp.maximum(varies, units.error),
+            allowed=overshoot * jnp.maximum(varies, units.error) if overshoot else jnp.full_like(cost, jnp.inf),
+            careful=careful,
         )
 
     def share(
@@ -79,4 +106,23 @@ class Crossing(eqx.Module):
         # Towards the limit and beyond it, on whichever side the cost is.
         through = jnp.where(self.excess > 0.0, -change, change)
         room = jnp.abs(self.excess) + self.allowed
-        return jnp.min(jnp.where(through > room, room / jnp.where(through > room, through, 1.0), 1.0))
+        share = jnp.min(jnp.where(through > room, room / jnp.where(through > room, through, 1.0), 1.0))
+        if self.careful is None:
+            return share
+        return jnp.where(self.careful, jnp.minimum(share, care.agreement(flat(gain), directions)), share)
+
+
+def crossing(
+    config: Config,
+    problem: Problem,
+    batch: Transition,
+    advantage: Float[Array, "T N K"],
+    units: dual.Relative,
+    cost_and_limit: tuple[Float[Array, " M"], Float[Array, " M"]],
+    careful: Careful,
+) -> Crossing | None:
+    """What a step is held back by; None where nothing is asked for, or nothing can tell."""
+    asked = config.overshoot or careful is not None
+    if not asked or not isinstance(config.primal, primal_steps.Trpo) or config.values != "separate":
+        return None
+    return Crossing.of(problem, batch, advantage, units, *cost_and_limit, config.overshoot, careful)

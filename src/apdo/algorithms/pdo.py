@@ -25,8 +25,8 @@ import optax
 from jax import random
 from jaxtyping import Array, PRNGKeyArray
 
-from apdo.algorithms import on_policy, primal_steps, value_functions
-from apdo.algorithms.overshoot import Crossing
+from apdo.algorithms import on_policy, overshoot, primal_steps, value_functions
+from apdo.algorithms.care import Careful
 from apdo.core import critics, dial, dual, policies, steering
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
@@ -114,9 +114,9 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 
 
 def step(
-    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
+    config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray, careful: Careful = None
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: primal step with λ^(k), then the dual step from C(π_k); or the two in the other order."""
+    """One epoch: primal step with λ^(k), then the dual step from C(π_k); in the other order where it is `careful`."""
     primal_key, critic_key = random.split(key)
     statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     found = value_functions.estimates(config, problem, critic, state.multiplier.value, seen)
@@ -127,11 +127,11 @@ def step(
     counted = units if config.units == "relative" else None
     multiplier = steering.steer(config.rule, state.multiplier, cost, limit, config.dual_step, counted)
     price = (multiplier if config.first == "multipliers" else state.multiplier).value
+    price = price if careful is None else jnp.where(careful, multiplier.value, price)
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
-    held_back = config.overshoot and isinstance(config.primal, primal_steps.Trpo) and config.values == "separate"
-    crossing = Crossing.of(problem, seen, found.advantage, units, cost, limit, config.overshoot) if held_back else None
+    crossing = overshoot.crossing(config, problem, seen, found.advantage, units, (cost, limit), careful)
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing
     )

@@ -131,7 +131,9 @@ def reasons(
                     f"estimate {price:.3g} itself"
                 )
         yield from _calibration(name, about, limit, i, tolerance)
-        yield from _reach(name, about, limit, i, tolerance, binding=price > small)
+        signed = limit < 0.0 or bool(np.any(data.cost[:, i] < 0.0))
+        slack = tolerance * _size(about, limit, i, signed=signed)
+        yield from _reach(name, about, limit, i, slack, binding=price > small)
         if price > small and about.swing[i] > SWINGING * price:
             yield (
                 f"the price of {name} still swings, by ± {about.swing[i]:.3g} around {price:.3g}, and the mean of a "
@@ -162,9 +164,19 @@ def _calibration(name: str, about: Diagnostics, limit: float, i: int, tolerance:
         )
 
 
-def _reach(name: str, about: Diagnostics, limit: float, i: int, tolerance: float, *, binding: bool) -> Iterator[str]:
-    # Critics that may misjudge the logged cost by so much know no other cost better.
-    slack = tolerance * max(abs(limit), abs(float(about.logged[1 + i])))
+def _size(about: Diagnostics, limit: float, i: int, *, signed: bool) -> float:
+    """What an actor's cost is large or small against.
+
+    Critics that may misjudge the logged cost by a share of it know no other cost better. Of a cost that can be negative
+    the size says nothing: around a limit of 0 the share of it would be nothing, too. Two deviations of an episode take
+    its place, as they do for the multipliers (`core.dual`).
+    """
+    if signed:
+        return 2.0 * float(about.logged_error[1 + i]) * math.sqrt(about.episodes)
+    return max(abs(limit), abs(float(about.logged[1 + i])))
+
+
+def _reach(name: str, about: Diagnostics, limit: float, i: int, slack: float, *, binding: bool) -> Iterator[str]:
     actors, blocks = about.actor_cost[:, i], about.blocks[:, i]
     middle = float(np.median(actors))
     if min(actors.min(), blocks.min()) > limit + slack:
