@@ -14,6 +14,7 @@ noisy: a step is believed as far as the two halves of its batch agree on it, and
 """
 
 import dataclasses
+from math import inf
 
 import equinox as eqx
 import jax
@@ -23,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import believed_step, on_policy
 from apdo.algorithms.around import Around, solver
-from apdo.core import critics, dial, policies, trust_region
+from apdo.core import annealing, critics, dial, policies, trust_region
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
 from apdo.options import OURS, PAPER, option
@@ -48,6 +49,9 @@ class Config(dial.Config):
     doubt: bool = option(True, "whether a step is believed only as far as the batch's two halves agree on it", OURS)
     history: float = option(
         0.9, "the most that the gradients of the epochs before count; 0: nothing", OURS, within=(0.0, 1.0)
+    )
+    anneal: float = option(
+        0.0, f"{annealing.SHORTER} on the whole step; 0: they stay as they are", OURS, within=(0.0, inf)
     )
 
 
@@ -99,7 +103,9 @@ def step(
     fresh = around.gradients(state.gradients.shape[0])
     solve = solver(config.search, around)
     gradients, solved, kept = believed_step.averaged(fresh, solve(fresh), state.gradients, solve(state.gradients), most)
-    policy, change, metrics = improve(config.search, around, gradients, solved, measured["cost"] - limit)
+    length = annealing.length(config.anneal, state.epoch)
+    excess = measured["cost"] - limit
+    policy, change, metrics = improve(config.search, around, gradients, solved, excess, length, config.anneal > 0.0)
     metrics["history"] = kept[1:]
     critic, error = on_policy.fit(config.critic, critic, key, seen, estimates)
     metrics |= measured | dial.measure(turned, limit) | {"value_error": error}
@@ -114,16 +120,18 @@ def improve(
     gradients: Float[Array, "H K P"],
     solved: Float[Array, "H K P"],
     excess: Float[Array, " M"],
+    length: float | Float[Array, ""] = 1.0,
+    settles: bool | Bool[Array, ""] = False,
 ) -> tuple[policies.Policy, Float[Array, " M"], dict[str, Array]]:
-    """The constrained step from gradients of the sums (return, then costs), H⁻¹ times them, and c = C(π) - d.
+    """The constrained step, or a share of it, from gradients of the sums (return, then costs), H⁻¹ times them, and c.
 
     Returns the policy, what the step is believed to change in each cost, and metrics.
     """
-    plan = believed_step.solve(gradients, solved, excess, config.radius)
+    plan = believed_step.solve(gradients, solved, excess, config.radius, length, settles)
 
     def acceptable(candidate: policies.Policy) -> Bool[Array, ""]:
         gain = around.gains(candidate)
-        within = around.surrogate.kl(candidate) <= config.radius
+        within = around.surrogate.kl(candidate) <= length**2 * config.radius
         # A cost may use up its slack; one that is over its limit may not grow.
         safe = jnp.all(gain[1:] <= jnp.maximum(-excess, 0.0))
         # From outside the limits the way back may cost return; only from inside must a step gain some.

@@ -125,7 +125,8 @@ def step(
     units = state.units.observe(found.advantage, cost, (measured["cost_deviation"], measured["cost_error"]))
     turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
     counted = units if config.units == "relative" else None
-    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, config.dual_step, counted)
+    length = primal_steps.step_length(config.primal, state.optimiser, state.units.batches)
+    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, length * config.dual_step, counted)
     price = (multiplier if config.first == "multipliers" else state.multiplier).value
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
@@ -133,7 +134,7 @@ def step(
     held_back = config.overshoot and isinstance(config.primal, primal_steps.Trpo) and config.values == "separate"
     crossing = Crossing.of(problem, seen, found.advantage, units, cost, limit, config.overshoot) if held_back else None
     policy, optimiser, metrics = primal_steps.improve(
-        config.primal, policy, state.optimiser, samples, primal_key, crossing
+        config.primal, policy, state.optimiser, samples, primal_key, crossing, state.units.batches
     )
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
     metrics |= measured | dial.measure(turned, limit) | {"multiplier": price, "value_error": error}
