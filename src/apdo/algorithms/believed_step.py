@@ -63,7 +63,10 @@ def solve(
     share: float | Float[Array, ""] = 1.0,
     settles: bool | Bool[Array, ""] = False,
 ) -> Plan:
-    """The step, or a share of one that is to settle, from gradients of the sums (return, then costs), by halves, H⁻¹ times them, and c = C(π) - d."""
+    """The step from gradients of the sums (return, then costs), by halves, H⁻¹ times them, and c = C(π) - d.
+
+    Or a share of it, which may be one that settles (`constrained_step.Move.shortened`).
+    """
     along = jnp.mean(solved, axis=0)
     length, effect = products(gradients, solved)
     move, amounts = small_step(length, effect, excess, radius, share, settles)

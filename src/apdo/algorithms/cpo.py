@@ -10,7 +10,8 @@ safety dial is not in the middle (`core.dial`), the step's constraint is d_k for
 
 Gradients are of the sums of one episode (`around`), so that ν, the price of a limit, is in reward per cost. They are
 noisy: a step is believed as far as the two halves of its batch agree on it, and gradients are averaged over epochs
-(`believed_step`; both are ours, and off in `--preset paper`).
+(`believed_step`; both are ours, and off in `--preset paper`). With `anneal` steps shrink, so that a policy which mixes
+choices settles (`cpo_step`; ours too, and off).
 """
 
 import dataclasses
@@ -20,10 +21,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import believed_step, on_policy
 from apdo.algorithms.around import Around, solver
+from apdo.algorithms.cpo_step import improve
 from apdo.core import annealing, critics, dial, policies, trust_region
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
@@ -112,37 +114,3 @@ def step(
     metrics["predicted_cost"] = jnp.where(state.epoch == 0, measured["cost"], state.predicted)
     predicted = measured["cost"] + change
     return State(policy, critic, turned, statistics, gradients, predicted, state.epoch + 1), metrics
-
-
-def improve(
-    config: trust_region.LineSearch,
-    around: Around,
-    gradients: Float[Array, "H K P"],
-    solved: Float[Array, "H K P"],
-    excess: Float[Array, " M"],
-    length: float | Float[Array, ""] = 1.0,
-    settles: bool | Bool[Array, ""] = False,
-) -> tuple[policies.Policy, Float[Array, " M"], dict[str, Array]]:
-    """The constrained step, or a share of it, from gradients of the sums (return, then costs), H⁻¹ times them, and c.
-
-    Returns the policy, what the step is believed to change in each cost, and metrics.
-    """
-    plan = believed_step.solve(gradients, solved, excess, config.radius, length, settles)
-
-    def acceptable(candidate: policies.Policy) -> Bool[Array, ""]:
-        gain = around.gains(candidate)
-        within = around.surrogate.kl(candidate) <= length**2 * config.radius
-        # A cost may use up its slack; one that is over its limit may not grow.
-        safe = jnp.all(gain[1:] <= jnp.maximum(-excess, 0.0))
-        # From outside the limits the way back may cost return; only from inside must a step gain some.
-        return within & safe & (jnp.any(excess > 0.0) | (gain[0] > 0.0))
-
-    new, found = around.search(config, plan.step, acceptable)
-    taken = jnp.where(found.accepted, config.shrink ** (found.trials - 1), 0.0)
-    metrics = around.measure(new, found) | {
-        "recovering": plan.move.recovering.astype(jnp.float32),
-        "constrained": plan.move.constrained.astype(jnp.float32),
-        "multiplier": plan.move.multiplier,
-        "belief": plan.belief,
-    }
-    return new, taken * plan.change, metrics

@@ -6,6 +6,8 @@ So a step is shortened where it would carry a cost through its limit by more tha
 its standard error or, where that is more, of a fifth of what an episode's cost varies by. None of this is in the paper.
 """
 
+from typing import Protocol, runtime_checkable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -19,8 +21,34 @@ from apdo.core.data import Transition
 from apdo.core.policies import Policy
 from apdo.problem import Problem
 
+
+@runtime_checkable
+class Holding(Protocol):
+    """The settings that say whether steps are held back: PDO's."""
+
+    @property
+    def primal(self) -> primal_steps.Config:
+        """The policy step."""
+        ...
+
+    @property
+    def values(self) -> str:
+        """Whether each signal has a value function."""
+        ...
+
+    @property
+    def overshoot(self) -> float:
+        """How far costs may cross; 0: any distance."""
+        ...
+
+
 _SHARE = 0.2
 """The share of an episode's variation by which a cost may always cross its limit."""
+
+
+def holds(config: Holding) -> bool:
+    """Whether steps are held back: those of TRPO, where each cost has advantages of its own."""
+    return bool(config.overshoot) and isinstance(config.primal, primal_steps.Trpo) and config.values == "separate"
 
 
 class Crossing(eqx.Module):

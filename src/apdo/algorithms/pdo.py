@@ -9,6 +9,7 @@ problem's own units (`--preset paper`); by default the multipliers are steered b
 
 A step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell (`overshoot`;
 not in the paper). With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
+Where steps shrink with the epochs (`primal.anneal`) the dual step does: else the two would swing with less damping.
 
 The multipliers that a policy step sees are those of the epoch before, as in the paper: the cost of π_k moves λ^(k+1),
 which moves π_{k+2}. That delay makes policy and multipliers swing, most of all near the optimum, where L is flat and a
@@ -26,7 +27,7 @@ from jax import random
 from jaxtyping import Array, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps, value_functions
-from apdo.algorithms.overshoot import Crossing
+from apdo.algorithms.overshoot import Crossing, holds
 from apdo.core import critics, dial, dual, policies, steering
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
@@ -99,13 +100,12 @@ class State(eqx.Module):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
-    signals = value_functions.signals(config, problem)
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     return State(
         policy=policy,
         optimiser=primal_steps.init(config.primal, policy),
-        critic=on_policy.fresh_critic(config.critic, problem, critic_key, signals),
+        critic=on_policy.fresh_critic(config.critic, problem, critic_key, value_functions.signals(config, problem)),
         multiplier=dual.start(config.rule, jnp.full((problem.constraints,), config.initial_multiplier)),
         units=dual.Relative.start(problem.constraints),
         dial=dial.start(config, problem.constraints),
@@ -131,8 +131,8 @@ def step(
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
-    held_back = config.overshoot and isinstance(config.primal, primal_steps.Trpo) and config.values == "separate"
-    crossing = Crossing.of(problem, seen, found.advantage, units, cost, limit, config.overshoot) if held_back else None
+    of = problem, seen, found.advantage, units, cost, limit, config.overshoot
+    crossing = Crossing.of(*of) if holds(config) else None
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing, state.units.batches
     )

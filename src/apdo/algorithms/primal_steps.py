@@ -92,6 +92,13 @@ class Ppo(Passes):
     clip: float = option(
         0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0
     )
+    entropy: float = option(
+        0.0,
+        "worth of a nat of the policy's entropy, in deviations of the advantages (of the priced reward, in PDO); it "
+        "falls with the steps' length",
+        OURS,
+        within=(0.0, inf),
+    )
 
 
 Config = Trpo | NaturalGradient | LikelihoodRatio | Ppo
@@ -214,6 +221,11 @@ def improve(
     return new, optimiser, measure(surrogate, new, accepted)
 
 
+def counter(config: Config) -> Int[Array, ""] | None:
+    """The number of the first epoch, for a state that has none but for steps that shrink; None where they do not."""
+    return jnp.asarray(0) if isinstance(config, Trpo | NaturalGradient) and config.anneal else None
+
+
 def step_length(
     config: Config | Passes, optimiser: optax.OptState, epochs: Int[Array, ""] | int = 0
 ) -> float | Float[Array, ""]:
@@ -239,6 +251,8 @@ def annealed(config: SomePasses, optimiser: optax.OptState) -> SomePasses:
         return config
     length = step_length(config, optimiser)
     shorter = {name: length * getattr(config, name) for name in ("rate", "clip") if hasattr(config, name)}
+    if isinstance(config, Ppo) and config.entropy != 0.0:
+        shorter["entropy"] = length * config.entropy
     return dataclasses.replace(config, **shorter)
 
 
@@ -308,10 +322,14 @@ def _likelihood_ratio_step(
 
 
 def clipped_gain(config: Ppo, surrogate: Surrogate, policy: Policy) -> Float[Array, ""]:
-    """PPO's surrogate: the mean of w · min(ratio · A, clip(ratio) · A)."""
+    """PPO's surrogate: the mean of w · min(ratio · A, clip(ratio) · A), and of w times what the entropy is worth."""
     ratio, advantage = surrogate.ratio(policy), surrogate.samples.advantage
     clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
-    return jnp.mean(surrogate.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
+    gain = jnp.mean(surrogate.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
+    if isinstance(config.entropy, float) and not config.entropy:
+        return gain
+    entropy = jax.vmap(lambda observation: policy(observation).entropy())(surrogate.samples.observation)
+    return gain + config.entropy * jnp.mean(surrogate.samples.weight * entropy)
 
 
 def descend(

@@ -11,7 +11,9 @@ from jaxtyping import Array, Float, Int
 SHORTER = "epochs after which steps are half as long, by 1 / (1 + k/anneal)"
 
 
-def length(anneal: float | Float[Array, ""], epochs: Float[Array, ""] | Int[Array, ""]) -> float | Float[Array, ""]:
+def length(
+    anneal: float | Float[Array, ""], epochs: float | Float[Array, ""] | Int[Array, ""]
+) -> float | Float[Array, ""]:
     """How long the steps of epoch k are, the first one's being 1; always 1 where `anneal` is 0."""
     if isinstance(anneal, float | int):
         return anneal / (anneal + epochs) if anneal else 1.0
