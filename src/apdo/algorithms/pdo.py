@@ -4,8 +4,7 @@
     λ_i^(k+1) = [λ_i^(k) + β (C_i(π_k) - d_i)]⁺
 
 C_i(π_k) comes from the batch that π_k has just sampled, and from no other. That is the paper's dual step, in the
-problem's own units (`--preset paper`); by default the multipliers are steered by PID with gains that have no unit
-(`core.dual`).
+problem's own units (`--preset paper`); by default multipliers are steered by PID, with unitless gains (`core.dual`).
 
 A step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell (`overshoot`;
 not in the paper). With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
@@ -121,8 +120,8 @@ def step(
     statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     found = value_functions.estimates(config, problem, critic, state.multiplier.value, seen)
     measured = on_policy.measure(problem, batch)
-    cost = measured["cost"]
-    units = state.units.observe(found.advantage, cost, (measured["cost_deviation"], measured["cost_error"]))
+    cost, spread = measured["cost"], (measured["cost_deviation"], measured["cost_error"])
+    units = state.units.observe(found.advantage, cost, spread)
     turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
     counted = units if config.units == "relative" else None
     length = primal_steps.step_length(config.primal, state.optimiser, state.units.batches)
@@ -131,8 +130,8 @@ def step(
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
     weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
-    of = problem, seen, found.advantage, units, cost, limit, config.overshoot
-    crossing = Crossing.of(*of) if holds(config) else None
+    about = problem, seen, found.advantage, units, cost, limit
+    crossing = Crossing.of(*about, config.overshoot) if holds(config) else None
     policy, optimiser, metrics = primal_steps.improve(
         config.primal, policy, state.optimiser, samples, primal_key, crossing, state.units.batches
     )
