@@ -96,7 +96,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"k_adj": 5, "off_policy.iterations": ITERATIONS}
         | {f"off_policy.learner.{name}": value for name, value in LEARNER.items()},
     ),
-    "cpo": ("cpo", {"anneal": 20.0}),
+    "cpo": ("cpo", {"anneal": 10.0}),
     "pdo-plain": (
         "pdo",
         {name: value for name, value in presets.PRESETS["paper"].options("pdo").items() if name not in RUN},
