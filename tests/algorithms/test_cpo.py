@@ -159,7 +159,7 @@ def test_the_epoch_hands_over_its_sums_gradients_averaged_over_epochs_and_the_ex
     """The laws above are about `improve`; this one ties `step` to it."""
     seen = []
 
-    def spy(search, around, gradients, solved, excess):
+    def spy(search, around, gradients, solved, excess, *_):
         seen.append((around, gradients, solved, excess))
         return around.policy, jnp.asarray([0.125]), {}
 
@@ -205,6 +205,21 @@ def test_a_step_predicts_the_change_of_the_costs_that_the_gradients_promise(poli
     np.testing.assert_allclose(change, own[0, 1:] @ step, rtol=0.02, atol=1e-4)
 
 
+def test_a_later_epochs_step_back_is_the_first_ones_times_the_length_told(policy):
+    """Far outside, where all of the step is a way back; and its predicted change is that of the step taken."""
+    batch = on_policy_batch(policy, 1)
+    here = around(policy, batch, advantages(batch, 1))
+    own = gradients(here, 1)
+    whole, change, _ = step_from(here, own, [1e3])
+    for length in (0.5, 0.125):
+        new, less, _ = improve(SEARCH, here, own, solved(here, own), jnp.asarray([1e3]), length, True)
+        move = ravel_pytree(new)[0] - ravel_pytree(policy)[0]
+        np.testing.assert_allclose(
+            move, length * (ravel_pytree(whole)[0] - ravel_pytree(policy)[0]), rtol=1e-3, atol=1e-6
+        )
+        np.testing.assert_allclose(less, length * change, rtol=1e-4)
+
+
 def test_a_step_that_is_refused_predicts_no_change(policy):
     """No step gains any return where it is the same whatever is done; from inside the limits none is taken."""
     batch = on_policy_batch(policy, 1)
@@ -215,6 +230,41 @@ def test_a_step_that_is_refused_predicts_no_change(policy):
     assert float(metrics["step_accepted"]) == 0.0
     np.testing.assert_array_equal(change, [0.0])
     np.testing.assert_array_equal(ravel_pytree(new)[0], ravel_pytree(policy)[0])
+
+
+def test_a_step_that_settles_goes_the_share_told_of_the_way_back_and_less_of_the_way_along():
+    """From either side, to the constraint: the share of it. Along it: the share times what is left of the gradient."""
+    gram = jnp.asarray([[2.0, 1.5], [1.5, 3.0]])
+    for excess in (0.02, -0.02):
+        whole = constrained_step.solve(gram[0, 0], gram[0, 1:], gram[1:, 1:], jnp.asarray([excess]), 0.1)
+        assert whole.constrained
+        assert not whole.recovering
+        np.testing.assert_allclose(whole.left, np.sqrt((2.0 - 1.5**2 / 3.0) / 2.0), rtol=1e-4)
+        for length in (1.0, 0.25):
+            move = whole.shortened(length, True)
+            change = gram[1, 0] * move.along_objective + gram[1, 1] * move.along_constraint[0]
+            np.testing.assert_allclose(change, -length * excess, rtol=1e-3)
+            np.testing.assert_allclose(move.along_objective, length * whole.left * whole.along_objective, rtol=1e-5)
+            plain = whole.shortened(length, False)
+            np.testing.assert_allclose(plain.along_constraint, length * whole.along_constraint, rtol=1e-5)
+
+
+def test_nothing_is_left_of_a_gradient_along_a_constraint_that_it_is_parallel_to():
+    parallel = jnp.asarray([[2.0, 4.0], [4.0, 8.0]])
+    move = constrained_step.solve(parallel[0, 0], parallel[0, 1:], parallel[1:, 1:], jnp.asarray([0.1]), 1.0)
+    np.testing.assert_allclose(move.left, 0.0, atol=2e-3)
+    free = constrained_step.solve(parallel[0, 0], parallel[0, 1:], parallel[1:, 1:], jnp.asarray([-1e3]), 1.0)
+    assert not free.constrained
+    np.testing.assert_allclose(free.left, 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("beyond", [0.0, 1e-7, 1e-6, 1e-5, 1e-4])
+def test_gradients_that_come_out_as_more_than_parallel_still_give_a_step(beyond):
+    """Conjugate gradient stops before its end, and products of the same direction need not agree."""
+    length = jnp.asarray([[2.0, 4.0 * (1.0 + beyond)], [4.0 * (1.0 + beyond), 8.0]])
+    move, amounts = believed_step.small_step(length, length, jnp.asarray([0.1]), 0.02)
+    assert np.all(np.isfinite(amounts))
+    assert np.all(np.isfinite(move.multiplier))
 
 
 def gram_of(rng, signals, size=50):

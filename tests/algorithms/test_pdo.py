@@ -55,6 +55,23 @@ def test_the_dual_step_uses_the_discounted_cost_of_the_batch_just_sampled():
     np.testing.assert_allclose(after.multiplier.value, [0.5, 0.7] + 0.3 * (expected - np.array([1.0, 2.0])), rtol=1e-5)
 
 
+def test_with_annealing_the_dual_step_falls_as_the_policys_step_does():
+    """Else the swing of the two would lose its damping; and without annealing an epoch's number changes nothing."""
+    task = Reach(costs=2)
+    problem, batch = problem_of(task, 200, (1.0, 2.0)), random_batch(random.key(1), task, 10, 20)
+    for anneal, length in ((0.0, 1.0), (5.0, 0.25)):
+        config = pdo.Config(primal=primal_steps.Trpo(anneal=anneal), dual_step=0.3, **OWN)
+        fresh = priced(config, pdo.init(config, problem, random.key(0)), [0.5, 0.7])
+        late = dataclasses.replace(fresh, units=dataclasses.replace(fresh.units, batches=jnp.asarray(15)))
+        step = jax.jit(pdo.step, static_argnums=(0, 1))
+        (first, met), (after, late_met) = (
+            step(config, problem, state, batch, random.key(2)) for state in (fresh, late)
+        )
+        moves = [state.multiplier.value - fresh.multiplier.value for state in (first, after)]
+        np.testing.assert_allclose(moves[1], length * moves[0], rtol=1e-4)
+        np.testing.assert_allclose(late_met["kl"], length**2 * met["kl"], rtol=0.2)
+
+
 def test_the_policy_step_sees_the_multipliers_before_this_batchs_dual_step_or_after_it():
     """So its policy is that of an epoch with those multipliers held, up to rounding."""
 

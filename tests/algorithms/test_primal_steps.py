@@ -9,7 +9,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo.algorithms import overshoot, primal_steps
-from apdo.core import policies, trust_region
+from apdo.core import annealing, policies, trust_region
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +173,81 @@ def test_steps_are_half_as_long_after_as_many_epochs_of_gradient_steps_as_anneal
     for epochs, length in ((0, 1.0), (20, 0.5), (60, 0.25)):
         np.testing.assert_allclose(bounds(epochs), (length * config.rate, length * config.clip), rtol=1e-6)
     assert primal_steps.annealed(primal_steps.Ppo(), state) == primal_steps.Ppo()
+
+
+@pytest.mark.parametrize(
+    "config", [primal_steps.NaturalGradient(anneal=20.0), primal_steps.NaturalGradient(anneal=20.0, rate=0.01)]
+)
+def test_a_natural_step_of_a_later_epoch_is_the_first_ones_times_the_length_told(policy, samples, config):
+    """The same whether the rate or the region's edge ends it."""
+
+    @jax.jit
+    def move(epochs):
+        new, *_ = primal_steps.improve(config, policy, (), samples, random.key(4), epochs=epochs)
+        return ravel_pytree(new)[0] - ravel_pytree(policy)[0]
+
+    for epochs, length in ((20, 0.5), (60, 0.25)):
+        np.testing.assert_allclose(move(epochs), length * move(0), rtol=1e-3, atol=1e-6)
+
+
+def test_trpos_trust_region_shrinks_as_its_steps_do(policy, samples):
+    """A share of the length is its square of the divergence, which also bounds the search along the step."""
+    config = primal_steps.Trpo(anneal=20.0)
+    step = jax.jit(lambda epochs: primal_steps.improve(config, policy, (), samples, random.key(4), epochs=epochs)[2])
+    for epochs, length in ((0, 1.0), (20, 0.5), (180, 0.1)):
+        found = step(epochs)
+        assert found["step_accepted"] == 1.0
+        assert 0.3 * length**2 * config.radius < found["kl"] <= length**2 * config.radius
+
+
+def test_without_annealing_the_steps_of_every_epoch_are_the_first_ones_bit_for_bit(policy, samples):
+    step = jax.jit(
+        lambda epochs: primal_steps.improve(
+            primal_steps.Trpo(rate=0.3), policy, (), samples, random.key(4), epochs=epochs
+        )[0]
+    )
+    np.testing.assert_array_equal(ravel_pytree(step(900))[0], ravel_pytree(step(0))[0])
+
+
+def test_the_length_of_a_step_may_be_an_argument_of_the_program_and_nothing_for_some_of_its_runs():
+    length = jax.jit(annealing.length)
+    assert length(0.0, 30) == annealing.length(0.0, 30) == 1.0
+    np.testing.assert_allclose(length(10.0, 30), annealing.length(10.0, 30), rtol=1e-6)
+    np.testing.assert_allclose(length(10.0, 30), 0.25, rtol=1e-6)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_the_worth_of_entropy_adds_its_gradient_to_the_surrogates(discrete):
+    """The gradient of the sum by finite differences of the mean entropy."""
+    policy = policies.init(policies.Config(hidden=(4,), output_scale=1.0), random.key(0), 3, 2, discrete=discrete)
+    observation = random.normal(random.key(1), (50, 3))
+    action = jax.vmap(lambda o, k: policy(o).sample(k))(observation, random.split(random.key(2), 50))
+    weight = random.uniform(random.key(5), (50,), minval=0.2, maxval=2.0)
+    samples = primal_steps.Samples(observation, action, random.normal(random.key(3), (50,)), weight)
+    theta, unravel = ravel_pytree(policy)
+
+    def gradient(entropy):
+        surrogate = primal_steps.Surrogate.around(policy, samples)
+        return jax.grad(lambda p: primal_steps.clipped_gain(primal_steps.Ppo(entropy=entropy), surrogate, unravel(p)))(
+            theta
+        )
+
+    @jax.jit
+    def mean_entropy(parameters):
+        entropies = jax.vmap(lambda o: unravel(parameters)(o).entropy())(observation)
+        return jnp.mean(weight * entropies)
+
+    added = gradient(0.5) - gradient(0.0)
+    for i in range(0, theta.shape[0], 5):
+        along = jnp.zeros_like(theta).at[i].set(3e-3)
+        slope = float(mean_entropy(theta + along) - mean_entropy(theta - along)) / 6e-3
+        assert float(added[i]) == pytest.approx(0.5 * slope, rel=0.01, abs=2e-4)
+
+
+def test_what_entropy_is_worth_falls_with_the_steps(policy):
+    config = primal_steps.Ppo(passes=3, minibatches=5, anneal=20.0, entropy=0.4)
+    late = optax.tree_utils.tree_set(primal_steps.init(config, policy), count=15 * 60)
+    np.testing.assert_allclose(primal_steps.annealed(config, late).entropy, 0.1, rtol=1e-6)
 
 
 def test_the_clips_edge_is_reached_however_slow_the_steps_are_and_annealing_draws_it_in(policy, samples):

@@ -42,6 +42,12 @@ CONFIGS: dict[str, Any] = {
     "pdo, ascent": (pdo, pdo.Config(rule=dual.Ascent(decay=0.5), **SMALL)),
     "pdo, Adam": (pdo, pdo.Config(rule=dual.Adam(), **SMALL)),
     "pdo, PPO": (pdo, pdo.Config(primal=primal_steps.Ppo(minibatches=2, passes=2), **SMALL)),
+    "pdo, PPO with entropy": (
+        pdo,
+        pdo.Config(primal=primal_steps.Ppo(minibatches=2, passes=2, entropy=0.2, anneal=5.0), **SMALL),
+    ),
+    "pdo, steps that shrink": (pdo, pdo.Config(primal=primal_steps.Trpo(rate=0.3, anneal=5.0), **SMALL)),
+    "cpo, steps that shrink": (cpo, cpo.Config(anneal=5.0, **SMALL)),
     "pdo, safety first": (pdo, pdo.Config(safety=0.9, **SMALL)),
     "pdo, dual step first": (pdo, pdo.Config(first="multipliers", **SMALL)),
     "cpo": (cpo, cpo.Config(**SMALL)),
@@ -64,7 +70,7 @@ CONFIGS: dict[str, Any] = {
 }
 REWARD, COST = 1024.0, 2.0**-10
 MORE = {"pdo, ascent", "pdo, Adam", "pdo, PPO", "pdo, safety first", "cpo, return first", "apdo, multipliers"}
-MORE |= {"cup", "p3o", "ipo", "crpo"}
+MORE |= {"cpo, steps that shrink", "pdo, steps that shrink", "cup", "p3o", "ipo", "crpo"}
 """Whose own part has the law tested where it stands (core/test_dual, core/test_dial), or differs in little else."""
 
 

@@ -19,12 +19,14 @@ again, of 1 + m dimensions. Where there is no noise Γ = G, and it is CPO's own.
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from apdo.core import constrained_step
 
 _LEAST_BELIEF = 0.01
 """The least share of a direction's own effect that is believed, whatever the halves say."""
+_ALIKE = 1.0 - 1e-6
+"""The largest cosine between two gradients, so that a small system of them has a solution."""
 
 
 class Plan(eqx.Module):
@@ -54,12 +56,20 @@ class Plan(eqx.Module):
 
 
 def solve(
-    gradients: Float[Array, "H K P"], solved: Float[Array, "H K P"], excess: Float[Array, " M"], radius: float
+    gradients: Float[Array, "H K P"],
+    solved: Float[Array, "H K P"],
+    excess: Float[Array, " M"],
+    radius: float,
+    share: float | Float[Array, ""] = 1.0,
+    settles: bool | Bool[Array, ""] = False,
 ) -> Plan:
-    """The step from gradients of the sums (return, then costs), by halves, H⁻¹ times them, and c = C(π) - d."""
+    """The step from gradients of the sums (return, then costs), by halves, H⁻¹ times them, and c = C(π) - d.
+
+    Or a share of it, which may be one that settles (`constrained_step.Move.shortened`).
+    """
     along = jnp.mean(solved, axis=0)
     length, effect = products(gradients, solved)
-    move, amounts = small_step(length, effect, excess, radius)
+    move, amounts = small_step(length, effect, excess, radius, share, settles)
     return Plan(move=move, step=amounts @ along, amounts=amounts, length=length, effect=effect)
 
 
@@ -99,14 +109,21 @@ def products(
 
 
 def small_step(
-    length: Float[Array, "K K"], effect: Float[Array, "K K"], excess: Float[Array, " M"], radius: float
+    length: Float[Array, "K K"],
+    effect: Float[Array, "K K"],
+    excess: Float[Array, " M"],
+    radius: float,
+    share: float | Float[Array, ""] = 1.0,
+    settles: bool | Bool[Array, ""] = False,
 ) -> tuple[constrained_step.Move, Float[Array, " K"]]:
     """CPO's problem in the span of H⁻¹v_j, and the amount of each of them in its solution."""
     scale = jnp.sqrt(jnp.diagonal(length))
     scale = jnp.where(scale > 0.0, scale, 1.0)
-    normal = length / (scale[:, None] * scale[None]) + 1e-6 * jnp.eye(scale.shape[0])
+    alike = length / (scale[:, None] * scale[None])
+    # Conjugate gradient stops before its end, so that parallel gradients may come out as more than parallel.
+    normal = jnp.where(jnp.eye(scale.shape[0], dtype=bool), alike + 1e-6, jnp.clip(alike, -_ALIKE, _ALIKE))
     directions = jnp.linalg.solve(normal, (effect / scale[None]).T).T / scale[None]
     gram = effect @ directions.T
     gram = 0.5 * (gram + gram.T)
-    move = constrained_step.solve(gram[0, 0], gram[0, 1:], gram[1:, 1:], excess, radius)
+    move = constrained_step.solve(gram[0, 0], gram[0, 1:], gram[1:, 1:], excess, radius).shortened(share, settles)
     return move, move.along_objective * directions[0] + move.along_constraint @ directions[1:]

@@ -10,20 +10,23 @@ safety dial is not in the middle (`core.dial`), the step's constraint is d_k for
 
 Gradients are of the sums of one episode (`around`), so that ν, the price of a limit, is in reward per cost. They are
 noisy: a step is believed as far as the two halves of its batch agree on it, and gradients are averaged over epochs
-(`believed_step`; both are ours, and off in `--preset paper`).
+(`believed_step`; both are ours, and off in `--preset paper`). With `anneal` steps shrink, so that a policy which mixes
+choices settles (`cpo_step`; ours too, and off).
 """
 
 import dataclasses
+from math import inf
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import believed_step, on_policy
 from apdo.algorithms.around import Around, solver
-from apdo.core import critics, dial, policies, trust_region
+from apdo.algorithms.cpo_step import improve
+from apdo.core import annealing, critics, dial, policies, trust_region
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
 from apdo.options import OURS, PAPER, option
@@ -48,6 +51,9 @@ class Config(dial.Config):
     doubt: bool = option(True, "whether a step is believed only as far as the batch's two halves agree on it", OURS)
     history: float = option(
         0.9, "the most that the gradients of the epochs before count; 0: nothing", OURS, within=(0.0, 1.0)
+    )
+    anneal: float = option(
+        0.0, f"{annealing.SHORTER} on the whole step; 0: they stay as they are", OURS, within=(0.0, inf)
     )
 
 
@@ -99,42 +105,12 @@ def step(
     fresh = around.gradients(state.gradients.shape[0])
     solve = solver(config.search, around)
     gradients, solved, kept = believed_step.averaged(fresh, solve(fresh), state.gradients, solve(state.gradients), most)
-    policy, change, metrics = improve(config.search, around, gradients, solved, measured["cost"] - limit)
+    length = annealing.length(config.anneal, state.epoch)
+    excess = measured["cost"] - limit
+    policy, change, metrics = improve(config.search, around, gradients, solved, excess, length, config.anneal > 0.0)
     metrics["history"] = kept[1:]
     critic, error = on_policy.fit(config.critic, critic, key, seen, estimates)
     metrics |= measured | dial.measure(turned, limit) | {"value_error": error}
     metrics["predicted_cost"] = jnp.where(state.epoch == 0, measured["cost"], state.predicted)
     predicted = measured["cost"] + change
     return State(policy, critic, turned, statistics, gradients, predicted, state.epoch + 1), metrics
-
-
-def improve(
-    config: trust_region.LineSearch,
-    around: Around,
-    gradients: Float[Array, "H K P"],
-    solved: Float[Array, "H K P"],
-    excess: Float[Array, " M"],
-) -> tuple[policies.Policy, Float[Array, " M"], dict[str, Array]]:
-    """The constrained step from gradients of the sums (return, then costs), H⁻¹ times them, and c = C(π) - d.
-
-    Returns the policy, what the step is believed to change in each cost, and metrics.
-    """
-    plan = believed_step.solve(gradients, solved, excess, config.radius)
-
-    def acceptable(candidate: policies.Policy) -> Bool[Array, ""]:
-        gain = around.gains(candidate)
-        within = around.surrogate.kl(candidate) <= config.radius
-        # A cost may use up its slack; one that is over its limit may not grow.
-        safe = jnp.all(gain[1:] <= jnp.maximum(-excess, 0.0))
-        # From outside the limits the way back may cost return; only from inside must a step gain some.
-        return within & safe & (jnp.any(excess > 0.0) | (gain[0] > 0.0))
-
-    new, found = around.search(config, plan.step, acceptable)
-    taken = jnp.where(found.accepted, config.shrink ** (found.trials - 1), 0.0)
-    metrics = around.measure(new, found) | {
-        "recovering": plan.move.recovering.astype(jnp.float32),
-        "constrained": plan.move.constrained.astype(jnp.float32),
-        "multiplier": plan.move.multiplier,
-        "belief": plan.belief,
-    }
-    return new, taken * plan.change, metrics

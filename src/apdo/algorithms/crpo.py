@@ -37,7 +37,13 @@ memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
-State = epoch.State
+
+
+class State(epoch.State):
+    """The same with the number of the epoch."""
+
+    epoch: Int[Array, ""] | None
+    """k; None where steps keep their length."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Config(epoch.Config):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions."""
-    return epoch.start(config, problem, key, config.primal)
+    return State(**vars(epoch.start(config, problem, key, config.primal)), epoch=primal_steps.counter(config.primal))
 
 
 def step(
@@ -64,7 +70,11 @@ def step(
     worst, broken = choose(view.excess, view.size, config.tolerance)
     advantage = jnp.where(broken, -jnp.take(view.standard, 1 + worst, axis=-1), view.standard[..., 0])
     samples = view.samples(problem, advantage)
-    policy, optimiser, metrics = primal_steps.improve(config.primal, view.policy, state.optimiser, samples, primal_key)
+    k = 0 if state.epoch is None else state.epoch
+    policy, optimiser, metrics = primal_steps.improve(
+        config.primal, view.policy, state.optimiser, samples, primal_key, epochs=k
+    )
+    state = state if state.epoch is None else dataclasses.replace(state, epoch=k + 1)
     metrics["recovering"] = broken.astype(jnp.float32)
     return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
 

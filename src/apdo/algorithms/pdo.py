@@ -4,11 +4,11 @@
     λ_i^(k+1) = [λ_i^(k) + β (C_i(π_k) - d_i)]⁺
 
 C_i(π_k) comes from the batch that π_k has just sampled, and from no other. That is the paper's dual step, in the
-problem's own units (`--preset paper`); by default the multipliers are steered by PID with gains that have no unit
-(`core.dual`).
+problem's own units (`--preset paper`); by default multipliers are steered by PID, with unitless gains (`core.dual`).
 
 A step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell (`overshoot`;
 not in the paper). With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
+Where steps shrink with the epochs (`primal.anneal`) the dual step does: else the two would swing with less damping.
 
 The multipliers that a policy step sees are those of the epoch before, as in the paper: the cost of π_k moves λ^(k+1),
 which moves π_{k+2}. That delay makes policy and multipliers swing, most of all near the optimum, where L is flat and a
@@ -99,13 +99,12 @@ class State(eqx.Module):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A fresh policy and value functions; multipliers as configured."""
-    signals = value_functions.signals(config, problem)
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     return State(
         policy=policy,
         optimiser=primal_steps.init(config.primal, policy),
-        critic=on_policy.fresh_critic(config.critic, problem, critic_key, signals),
+        critic=on_policy.fresh_critic(config.critic, problem, critic_key, value_functions.signals(config, problem)),
         multiplier=dual.start(config.rule, jnp.full((problem.constraints,), config.initial_multiplier)),
         units=dual.Relative.start(problem.constraints),
         dial=dial.start(config, problem.constraints),
@@ -121,11 +120,12 @@ def step(
     statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     found = value_functions.estimates(config, problem, critic, state.multiplier.value, seen)
     measured = on_policy.measure(problem, batch)
-    cost = measured["cost"]
-    units = state.units.observe(found.advantage, cost, (measured["cost_deviation"], measured["cost_error"]))
+    cost, spread = measured["cost"], (measured["cost_deviation"], measured["cost_error"])
+    units = state.units.observe(found.advantage, cost, spread)
     turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
     counted = units if config.units == "relative" else None
-    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, config.dual_step, counted)
+    length = primal_steps.step_length(config.primal, state.optimiser, state.units.batches)
+    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, length * config.dual_step, counted)
     price = (multiplier if config.first == "multipliers" else state.multiplier).value
     price = price if careful is None else jnp.where(careful, multiplier.value, price)
     # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
@@ -133,7 +133,7 @@ def step(
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     crossing = overshoot.crossing(config, problem, seen, found.advantage, units, (cost, limit), careful)
     policy, optimiser, metrics = primal_steps.improve(
-        config.primal, policy, state.optimiser, samples, primal_key, crossing
+        config.primal, policy, state.optimiser, samples, primal_key, crossing, state.units.batches
     )
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, found)
     metrics |= measured | dial.measure(turned, limit) | {"multiplier": price, "value_error": error}

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from apdo.core import descent, minibatch, trust_region
+from apdo.core import annealing, descent, minibatch, trust_region
 from apdo.core.policies import Policy
 from apdo.options import OURS, PAPER, option
 from apdo.problem import Asked
@@ -26,6 +26,7 @@ from apdo.problem import Asked
 Data = TypeVar("Data")
 SomePasses = TypeVar("SomePasses", bound="Passes")
 
+_ANNEAL = f"{annealing.SHORTER} on the rate and by its square on the radius; 0: they stay as they are"
 _RATE = "multiple of the natural gradient to go, up to the trust region's edge; 0: always to the edge"
 
 
@@ -34,10 +35,12 @@ class Trpo(trust_region.LineSearch):
     """Trust region policy optimisation.
 
     Every step goes to the region's edge, however small the gradient. With a rate steps shrink with the gradient,
-    so that a policy which has to mix choices can settle.
+    so that a policy which has to mix choices can settle. They still follow each batch's noise; with annealing they
+    average it.
     """
 
     rate: float = option(0.0, _RATE, PAPER, within=(0.0, inf))
+    anneal: float = option(0.0, _ANNEAL, OURS, within=(0.0, inf))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,7 @@ class NaturalGradient(trust_region.Curvature):
     """A step along the natural gradient, without a line search."""
 
     rate: float = option(0.0, _RATE, OURS, within=(0.0, inf))
+    anneal: float = option(0.0, _ANNEAL, OURS, within=(0.0, inf))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Passes:
     )
     anneal: float = option(
         0.0,
-        "epochs after which steps are half as long, by 1 / (1 + k/anneal) on rate and clip; 0: they stay as they are",
+        f"{annealing.SHORTER} on rate and clip; 0: they stay as they are",
         OURS,
         within=(0.0, inf),
     )
@@ -87,6 +91,13 @@ class Ppo(Passes):
 
     clip: float = option(
         0.2, "how far the likelihood ratio may leave 1 before its gradient is dropped", "the PPO paper", above=0.0
+    )
+    entropy: float = option(
+        0.0,
+        "worth of a nat of the policy's entropy, in deviations of the advantages (of the priced reward, in PDO); it "
+        "falls with the steps' length",
+        OURS,
+        within=(0.0, inf),
     )
 
 
@@ -187,16 +198,18 @@ def improve(
     samples: Samples,
     key: PRNGKeyArray,
     shortening: Shortening | None = None,
+    epochs: Int[Array, ""] | int = 0,
 ) -> tuple[Policy, optax.OptState, dict[str, Array]]:
-    """One primal step."""
+    """One primal step, after so many epochs."""
     surrogate = Surrogate.around(policy, samples)
     parameters, unravel = ravel_pytree(policy)
     accepted = jnp.asarray(True)
     match config:
         case Trpo():
-            parameters, accepted = _trust_region_step(config, surrogate, policy, shortening)
+            length = step_length(config, optimiser, epochs)
+            parameters, accepted = _trust_region_step(config, surrogate, policy, shortening, length)
         case NaturalGradient():
-            parameters = parameters + natural_step(config, surrogate, policy)
+            parameters = parameters + natural_step(config, surrogate, policy, step_length(config, optimiser, epochs))
         case LikelihoodRatio():
             parameters, optimiser = _likelihood_ratio_step(config, surrogate, policy, optimiser)
         case Ppo():
@@ -208,12 +221,28 @@ def improve(
     return new, optimiser, measure(surrogate, new, accepted)
 
 
-def step_length(config: Passes, optimiser: optax.OptState) -> float | Float[Array, ""]:
-    """How long the coming epoch's steps are, the first one's being 1, by the gradient steps that have been counted."""
-    if not config.anneal:
-        return 1.0
-    epochs = optax.tree_utils.tree_get(optimiser, "count") / (config.passes * config.minibatches)
-    return config.anneal / (config.anneal + epochs)
+def counter(config: Config) -> Int[Array, ""] | None:
+    """The number of the first epoch, for a state that has none but for steps that shrink; None where they do not."""
+    return jnp.asarray(0) if isinstance(config, Trpo | NaturalGradient) and config.anneal else None
+
+
+def step_length(
+    config: Config | Passes, optimiser: optax.OptState, epochs: Int[Array, ""] | int = 0
+) -> float | Float[Array, ""]:
+    """How long the coming epoch's steps are, the first one's being 1.
+
+    Gradient steps go by the epochs' worth of them that Adam has counted, the others by the epochs so far.
+    """
+    match config:
+        case LikelihoodRatio():
+            return 1.0
+        case Passes():
+            if not config.anneal:
+                return 1.0
+            counted = optax.tree_utils.tree_get(optimiser, "count") / (config.passes * config.minibatches)
+            return annealing.length(config.anneal, counted)
+        case _:
+            return annealing.length(config.anneal, epochs)
 
 
 def annealed(config: SomePasses, optimiser: optax.OptState) -> SomePasses:
@@ -222,6 +251,8 @@ def annealed(config: SomePasses, optimiser: optax.OptState) -> SomePasses:
         return config
     length = step_length(config, optimiser)
     shorter = {name: length * getattr(config, name) for name in ("rate", "clip") if hasattr(config, name)}
+    if isinstance(config, Ppo) and config.entropy != 0.0:
+        shorter["entropy"] = length * config.entropy
     return dataclasses.replace(config, **shorter)
 
 
@@ -243,33 +274,39 @@ def fisher(config: trust_region.Curvature, policy: Policy, observation: Float[Ar
     return trust_region.fisher_product(lambda theta: jax.vmap(unravel(theta))(subset), parameters, config.damping)
 
 
-def natural_step(config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy) -> Float[Array, " P"]:
-    """H⁻¹g, times the rate or to the edge of the trust region, whichever is nearer."""
-    return _natural_step(config, surrogate, policy)[0]
+def natural_step(
+    config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy, length: float | Float[Array, ""] = 1.0
+) -> Float[Array, " P"]:
+    """H⁻¹g, times the rate or to the edge of the trust region, whichever is nearer; this share of it."""
+    return _natural_step(config, surrogate, policy, length)[0]
 
 
 def _natural_step(
-    config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy
+    config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy, length: float | Float[Array, ""]
 ) -> tuple[Float[Array, " P"], trust_region.Product]:
     """The natural step, and what makes another gradient a step by the same factor: v ↦ s H⁻¹v."""
     gradient = ravel_pytree(jax.grad(surrogate.gain)(policy))[0]
     product = fisher(config, policy, surrogate.samples.observation)
     solve = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
     direction = solve(gradient)
-    factor = trust_region.factor_to_edge(product, direction, config.radius, config.rate or inf)
+    factor = length * trust_region.factor_to_edge(product, direction, config.radius, config.rate or inf)
     return factor * direction, lambda vector: factor * solve(vector)
 
 
 def _trust_region_step(
-    config: Trpo, surrogate: Surrogate, policy: Policy, shortening: Shortening | None
+    config: Trpo,
+    surrogate: Surrogate,
+    policy: Policy,
+    shortening: Shortening | None,
+    length: float | Float[Array, ""],
 ) -> tuple[Float[Array, " P"], Bool[Array, ""]]:
     parameters, unravel = ravel_pytree(policy)
 
     def acceptable(theta: Float[Array, " P"]) -> Bool[Array, ""]:
         candidate = unravel(theta)
-        return (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= config.radius)
+        return (surrogate.gain(candidate) > 0.0) & (surrogate.kl(candidate) <= length**2 * config.radius)
 
-    step, natural = _natural_step(config, surrogate, policy)
+    step, natural = _natural_step(config, surrogate, policy, length)
     if shortening is not None:
         step = shortening.share(surrogate, policy, natural) * step
     found = trust_region.backtrack(acceptable, parameters, step, config.shrink, config.trials)
@@ -285,10 +322,14 @@ def _likelihood_ratio_step(
 
 
 def clipped_gain(config: Ppo, surrogate: Surrogate, policy: Policy) -> Float[Array, ""]:
-    """PPO's surrogate: the mean of w · min(ratio · A, clip(ratio) · A)."""
+    """PPO's surrogate: the mean of w · min(ratio · A, clip(ratio) · A), and of w times what the entropy is worth."""
     ratio, advantage = surrogate.ratio(policy), surrogate.samples.advantage
     clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
-    return jnp.mean(surrogate.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
+    gain = jnp.mean(surrogate.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
+    if isinstance(config.entropy, float) and not config.entropy:
+        return gain
+    entropy = jax.vmap(lambda observation: policy(observation).entropy())(surrogate.samples.observation)
+    return gain + config.entropy * jnp.mean(surrogate.samples.weight * entropy)
 
 
 def descend(

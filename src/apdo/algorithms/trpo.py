@@ -8,7 +8,7 @@ import dataclasses
 import equinox as eqx
 import optax
 from jax import random
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from apdo.algorithms import on_policy, primal_steps
 from apdo.core import critics, policies
@@ -42,6 +42,8 @@ class State(eqx.Module):
     optimiser: optax.OptState
     critic: critics.Critic
     statistics: Statistics | None
+    epoch: Int[Array, ""] | None
+    """k; None where steps keep their length."""
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
@@ -53,6 +55,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         optimiser=primal_steps.init(config.primal, policy),
         critic=on_policy.fresh_critic(config.critic, problem, critic_key, signals=1),
         statistics=on_policy.fresh_statistics(problem),
+        epoch=primal_steps.counter(config.primal),
     )
 
 
@@ -64,7 +67,10 @@ def step(
     statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     estimates = on_policy.estimate_one(problem, critic, seen, batch.reward, config.trace)
     samples = on_policy.samples(problem, seen, standardise(estimates.advantage[..., 0]))
-    policy, optimiser, metrics = primal_steps.improve(config.primal, policy, state.optimiser, samples, primal_key)
+    policy, optimiser, metrics = primal_steps.improve(
+        config.primal, policy, state.optimiser, samples, primal_key, epochs=0 if state.epoch is None else state.epoch
+    )
     critic, error = on_policy.fit(config.critic, critic, critic_key, seen, estimates)
     metrics |= on_policy.measure(problem, batch) | {"value_error": error[0]}
-    return State(policy=policy, optimiser=optimiser, critic=critic, statistics=statistics), metrics
+    epoch = None if state.epoch is None else state.epoch + 1
+    return State(policy, optimiser, critic, statistics, epoch), metrics

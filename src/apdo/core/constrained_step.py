@@ -24,6 +24,7 @@ Where the constraints and the trust region have no point in common, the recovery
 region.
 """
 
+import dataclasses
 import itertools
 
 import equinox as eqx
@@ -42,11 +43,28 @@ class Move(eqx.Module):
 
     along_objective: Float[Array, ""]
     along_constraint: Float[Array, " M"]
+    back: Float[Array, " M"]
+    """The part of it that goes to where the active constraints hold exactly: -H⁻¹B of it."""
+    left: Float[Array, ""]
+    """What is left of g where moves keep to the active constraints, as a share of its length, both in H⁻¹."""
     multiplier: Float[Array, " M"]
     """ν, the price of each constraint in units of the objective; zero in recovery."""
     recovering: Bool[Array, ""]
     constrained: Bool[Array, ""]
     """Whether any constraint is active, so that the step is not TRPO's."""
+
+    def shortened(self, length: float | Float[Array, ""], settles: bool | Bool[Array, ""]) -> "Move":
+        """This share of the step; where it is to settle, its part along the constraints shrinks with the gradient too.
+
+        CPO goes to the edge of its region along the constraints, also where nothing but noise is left to gain.
+        """
+        along = length * jnp.where(settles, self.left, 1.0)
+        return dataclasses.replace(
+            self,
+            along_objective=along * self.along_objective,
+            along_constraint=along * self.along_constraint - (length - along) * self.back,
+            back=length * self.back,
+        )
 
 
 def solve(
@@ -66,6 +84,8 @@ def solve(
     return Move(
         along_objective=jnp.where(recovering, 0.0, best.along_objective[choice]),
         along_constraint=jnp.where(recovering, -length * nearest, best.along_constraint[choice]),
+        back=jnp.where(recovering, length * nearest, best.back[choice]),
+        left=best.left[choice],
         multiplier=jnp.where(recovering, 0.0, best.multiplier[choice]),
         recovering=recovering,
         constrained=recovering | jnp.any(best.multiplier[choice] > 0.0),
@@ -93,6 +113,8 @@ class _Candidate(eqx.Module):
     dual: Float[Array, "..."]
     along_objective: Float[Array, "..."]
     along_constraint: Float[Array, "... M"]
+    back: Float[Array, "... M"]
+    left: Float[Array, "..."]
     multiplier: Float[Array, "... M"]
 
 
@@ -132,6 +154,8 @@ def _on_faces(
         dual=jnp.where(room > 0.0, dual, jnp.inf),
         along_objective=reach,
         along_constraint=-reach * face_r - face_c,
+        back=face_c,
+        left=jnp.sqrt(jnp.where(q > 0.0, free / jnp.where(q > 0.0, q, 1.0), 0.0)),
         multiplier=multiplier,
     )
 
