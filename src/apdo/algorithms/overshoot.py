@@ -22,7 +22,6 @@ from apdo.core.data import Transition
 from apdo.core.policies import Policy
 from apdo.problem import Problem
 
-
 _SHARE = 0.2
 """The share of an episode's variation by which a cost may always cross its limit."""
 
