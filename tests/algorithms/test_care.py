@@ -12,6 +12,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 import apdo as library
+from apdo import arguments
 from apdo.algorithms import apdo, care, overshoot, pdo, primal_steps
 from apdo.core import critics, dual, policies, trust_region
 from apdo.errors import InvalidInput
@@ -64,6 +65,27 @@ def test_with_care_the_policys_step_answers_to_its_own_batchs_costs(primal):
     if isinstance(primal, primal_steps.Ppo):
         ahead = epoch(None, dataclasses.replace(config, first="multipliers"))[1]
         np.testing.assert_allclose(ravel_pytree(after.policy)[0], ravel_pytree(ahead.policy)[0], atol=1e-4)
+
+
+def test_other_units_give_the_same_step_with_care_bit_for_bit_and_multipliers_in_those_units():
+    """Units and limits are arguments of one program, since a compiler may round one with other constants otherwise."""
+    config, task = pdo.Config(**SMALL), Reach(costs=2)
+    state = pdo.init(config, problem_of(task, 400), random.key(0))
+    batch = random_batch(random.key(1), task, 10, 40)
+    # Rewards that the actions earn, so that halves agree on something.
+    batch = dataclasses.replace(batch, reward=batch.reward + batch.action[..., 0])
+
+    @jax.jit
+    def counted(reward, cost):
+        problem = arguments.put(problem_of(task, 400), {"limits.0": 4.0 * cost, "limits.1": 20.0 * cost})
+        start = dataclasses.replace(state, multiplier=dual.start(config.rule, jnp.asarray([0.5, 0.7]) * reward / cost))
+        seen = dataclasses.replace(batch, reward=reward * batch.reward, cost=cost * batch.cost)
+        after, metrics = pdo.step(config, problem, start, seen, random.key(2), YES)
+        return after.policy, metrics["kl"], metrics["multiplier"] * cost / reward
+
+    plain, other = counted(1.0, 1.0), counted(1024.0, 2.0**-10)
+    assert 1e-4 < float(plain[1]) < 0.019
+    assert_same(other, plain)
 
 
 def test_a_step_is_as_much_shorter_as_halves_disagree_and_never_longer():
