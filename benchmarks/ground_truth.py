@@ -29,6 +29,8 @@ from apdo.experiment import presets
 from benchmarks import document, provenance
 
 RESULTS = Path("results/ground-truth")
+TWO_CORES = RESULTS / "two-cores"
+"""Rows that were run on the cores of a small machine, where the others were not."""
 DOCUMENT = Path("docs/ground-truth.md")
 SEEDS = 5
 AVERAGED = 200
@@ -379,8 +381,54 @@ def average_row(found: dict[str, Any]) -> str:
     )
 
 
+def kept(algorithm: str) -> str:
+    """A line of the summary: on how many problems every seed keeps each bar."""
+    files = [path_of(("train", case, algorithm)) for case in CASES if case != "queueing-large"]
+    there = [json.loads(path.read_text()) for path in files if path.exists()]
+    newest, average = ([verdicts(found) for found in part] for part in (there, _averages(there)))
+
+    def count(seen: list[dict[str, np.ndarray]], name: str, bar: float) -> str:
+        return f"{sum(float(one[name].max()) <= bar for one in seen)} of {len(seen)}" if seen else "–"
+
+    price = "none" if algorithm in NO_PRICE else count(newest, "error", MULTIPLIER_BAR)
+    cells = [count(newest, "shortfall", RETURN_BAR), count(newest, "excess", COST_BAR), price]
+    cells += [count(average, "shortfall", RETURN_BAR), count(average, "excess", COST_BAR)]
+    return f"| {NAMES[algorithm]} | {' | '.join(cells)} |"
+
+
+def _averages(there: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [on_average(found) for found in there if "average" in found["seeds"][0]]
+
+
+def sources() -> list[str]:
+    """Lines of a table: which rows were made at which commit, on what."""
+    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for case in CASES:
+        for name in ALGORITHMS:
+            path = path_of(("train", case, name))
+            if path.exists():
+                found = json.loads(path.read_text())
+                where = (found.get("commit", "")[:7] or "not told", "H200" if "H200" in found["device"] else "CPU")
+                rows.setdefault(where, {}).setdefault(NAMES[name], []).append(case)
+    return [f"| {commit} | {device} | {_grouped(found)} |" for (commit, device), found in sorted(rows.items())]
+
+
+def _grouped(found: dict[str, list[str]]) -> str:
+    """Algorithms and their problems; those with the same problems together."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, cases in found.items():
+        groups.setdefault(tuple(cases), []).append(name)
+    return "; ".join(f"{', '.join(names)}: {', '.join(cases)}" for cases, names in groups.items())
+
+
 def tables() -> dict[str, str]:
     """The document's tables, by name."""
+    summary = [
+        "| algorithm | R* | limits | λ* | R*, on average | limits, on average |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *map(kept, ALGORITHMS),
+    ]
+    origins = ["| commit | device | rows |", "| --- | --- | --- |", *sources()]
     averages = [
         "| problem | algorithm | return short of R*, % | cost above its limit, % |",
         "| --- | --- | --- | --- |",
@@ -409,7 +457,23 @@ def tables() -> dict[str, str]:
                 spread = [f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in found_here.T]
                 title = CASES[found["case"]].title
                 sizes.append(f"| {title} | {found['variant']} | {price:.3f} | {' | '.join(spread)} |")
-    return {"algorithms": "\n".join(lines), "averages": "\n".join(averages), "buffers": "\n".join(sizes)}
+    head = [line.replace(" R* | λ* |", "") for line in lines[:1]] + ["| --- | --- | --- | --- | --- | --- |"]
+    here = [json.loads(path.read_text()) for path in sorted(TWO_CORES.glob("train-*.json"))]
+    order = list(CASES)
+    here.sort(key=lambda found: (list(ALGORITHMS).index(found["algorithm"]), order.index(found["case"])))
+    two_cores = [head[0] + " commit |", head[1]]
+    for found in here:
+        cells = row(found).split(" | ")
+        two_cores.append(" | ".join([*cells[:2], *cells[4:]]) + f" {found.get('commit', '')[:7] or 'not told'} |")
+    parts = {
+        "kept": summary,
+        "two-cores": two_cores,
+        "algorithms": lines,
+        "sources": origins,
+        "averages": averages,
+        "buffers": sizes,
+    }
+    return {name: "\n".join(part) for name, part in parts.items()}
 
 
 def main() -> None:
