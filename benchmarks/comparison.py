@@ -123,7 +123,7 @@ def take_over(out: Path, folder: Path = PEERS) -> None:
             if one["samples"] != length(task, "apdo-1m"):
                 continue
             curve = {name: np.asarray(values, dtype=float) for name, values in one["curve"].items()}
-            curve["cost"] = curve["cost"][:, 0]
+            curve["cost"] = curve.pop("costs")[:, 0]
             found = {
                 "samples": one["samples"],
                 "status": "finished",

@@ -258,14 +258,18 @@ def _provenance(job: Job, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def differing(job: Job, config: dict[str, Any]) -> dict[str, Any]:
-    """The options of a run that its command would not give now; none, unless defaults have changed since."""
+    """The options of a run that its command would not give now; none, unless defaults have changed since.
+
+    An option that the run knew nothing of, and that is off unless asked for, makes no difference.
+    """
     from apdo.experiment import settings
 
     now = job.described()
     parts = ("settings", "algorithm_config", "environment_config")
     ours, theirs = ({name: value for part in parts for name, value in one[part].items()} for one in (now, config))
     names = sorted((ours.keys() | theirs.keys()) - set(settings.BOOKKEEPING))
-    return {name: theirs.get(name) for name in names if ours.get(name) != theirs.get(name)}
+    new_and_off = {name for name in names if name not in theirs and not ours[name]}
+    return {name: theirs.get(name) for name in names if ours.get(name) != theirs.get(name) and name not in new_and_off}
 
 
 def _curve(metrics: dict[str, np.ndarray], samples: np.ndarray) -> dict[str, np.ndarray]:

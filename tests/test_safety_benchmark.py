@@ -96,6 +96,14 @@ def test_options_that_the_command_does_not_give_are_told(tmp_path):
     assert found["ends"] == {}
 
 
+def test_an_option_that_is_newer_than_the_run_and_off_is_no_difference():
+    config = JOB.described()
+    older = {part: dict(config[part]) for part in ("settings", "algorithm_config", "environment_config")}
+    assert older["algorithm_config"].pop("primal.anneal") == 0.0
+    older["algorithm_config"].pop("primal.radius")
+    assert safety.differing(JOB, older) == {"primal.radius": None}
+
+
 def test_a_tree_with_changes_another_run_and_one_that_is_not_over_are_refused(made, tmp_path, monkeypatch):
     train(tmp_path / "changed", commit=COMMIT + "-dirty", epochs=1)
     with pytest.raises(Refused, match="commit"):
