@@ -132,7 +132,8 @@ def take_over(out: Path, folder: Path = PEERS) -> None:
                 "cores": one["threads"],
                 "differs": {},
                 "command": told["command"],
-                **{name: one[name] for name in ("commit", "device", "versions")},
+                **{name: one[name] for name in ("commit", "versions")},
+                "device": one["device"].replace("cpu,", "cpu:", 1),
                 "date": one["finished"],
                 "curve": safety.thinned(curve),
             }
