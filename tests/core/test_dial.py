@@ -91,6 +91,22 @@ def test_the_margin_is_so_many_standard_errors_below_the_limit_and_at_most_a_fif
     np.testing.assert_allclose(limit, LIMIT - np.minimum(margin * ERROR, np.abs(LIMIT) / 5.0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("most", [0.0, 0.05, 1.0])
+def test_the_margin_takes_no_more_than_its_share_of_the_limit(most):
+    _, limit = enforce(dial.Config(margin=2.0, margin_most=most), None, COSTS[0])
+    np.testing.assert_allclose(limit, LIMIT - np.minimum(2.0 * ERROR, most * np.abs(LIMIT)), rtol=1e-6)
+
+
+def test_in_a_run_of_up_to_a_hundred_epochs_the_margin_has_its_whole_share():
+    assert dial.suited(1) == dial.suited(100) == {"margin_most": dial.Config().margin_most}
+
+
+def test_the_margin_share_of_a_long_run_falls_like_the_error_of_a_mean_over_its_epochs():
+    shares = [dial.suited(epochs)["margin_most"] for epochs in (101, 400, 1600)]
+    assert shares[0] < dial.Config().margin_most
+    np.testing.assert_allclose(shares[1:], [0.1, 0.05], rtol=1e-12)
+
+
 def test_at_a_limit_of_zero_the_margin_is_all_of_the_error_and_without_error_there_is_none():
     config = dial.Config(margin=1.0)
     np.testing.assert_array_equal(enforce(config, None, COSTS[0], limit=np.zeros(3, np.float32))[1], -ERROR)

@@ -202,3 +202,13 @@ def test_the_default_step_sizes_are_those_of_the_paper_and_the_published_code():
     config = trust_region.LineSearch()
     assert (config.radius, config.iterations, config.damping, config.fraction) == (0.01, 10, 1e-5, 0.2)
     assert (config.shrink, config.trials) == (0.8, 15)
+
+
+def test_an_episode_is_allowed_one_nat_and_an_action_two_hundredths_at_least_and_a_tenth_at_most():
+    found = [trust_region.radius_for(horizon, epochs=100) for horizon in (1000, 50, 20, 10, 2)]
+    assert found == [0.02, 0.02, 0.05, 0.1, 0.1]
+
+
+def test_the_radius_of_a_run_of_more_than_a_hundred_epochs_falls_like_one_over_their_root():
+    found = [trust_region.radius_for(1000, epochs) for epochs in (1, 100, 400, 2500)]
+    np.testing.assert_allclose(found, [0.02, 0.02, 0.01, 0.004], rtol=1e-12)

@@ -71,9 +71,9 @@ class State(eqx.Module):
     epoch: Int[Array, ""]
 
 
-def suited(asked: Asked) -> dict[str, float]:
-    """Options that suit episodes of so many steps, where no other are given."""
-    return {"search.radius": trust_region.radius_for(asked.horizon)}
+def suited(asked: Asked) -> dict[str, object]:
+    """Options that suit episodes of so many steps and a run of so many epochs, where no other are given."""
+    return {"search.radius": trust_region.radius_for(asked.horizon, asked.epochs)}
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:

@@ -6,14 +6,10 @@
 C_i(π_k) comes from the batch that π_k has just sampled, and from no other. That is the paper's dual step, in the
 problem's own units (`--preset paper`); by default multipliers are steered by PID, with unitless gains (`core.dual`).
 
-A step of TRPO is shortened where it would carry a cost through its limit by more than the batch can tell (`overshoot`;
-not in the paper). With a safety dial that is not in the middle (`core.dial`) the dual step sees d_k for d.
-Where steps shrink with the epochs (`primal.anneal`) the dual step does: else the two would swing with less damping.
-
-The multipliers that a policy step sees are those of the epoch before, as in the paper: the cost of π_k moves λ^(k+1),
-which moves π_{k+2}. That delay makes policy and multipliers swing, most of all near the optimum, where L is flat and a
-small change of λ moves costs far. With `first` multipliers they move first, as in the code of Ray et al. and of Stooke
-et al., and a policy's step answers to its own batch.
+Not in the paper: a step of TRPO is shortened where it would carry a cost through its limit by more than the batch can
+tell (`overshoot`), and the dual step sees the enforced limit d_k for d (`core.dial`). Where steps shrink with epochs
+(`primal.anneal`) the dual step shrinks too, since both would swing with less damping. As in the paper, a policy step
+sees the multipliers of the epoch before. That makes both swing; with `first` multipliers the dual step comes first.
 """
 
 import dataclasses
@@ -32,14 +28,13 @@ from apdo.core.advantage import standardise
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
 from apdo.options import OURS, PAPER, PUBLISHED, one_of, option
-from apdo.problem import Problem
+from apdo.problem import Asked, Problem
 
 act = on_policy.act
 memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
-suited = primal_steps.suited
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +90,11 @@ class State(eqx.Module):
     units: dual.Relative
     dial: dial.Dial | None
     statistics: Statistics | None
+
+
+def suited(asked: Asked) -> dict[str, object]:
+    """The options that suit a task and a run, where no others are given."""
+    return primal_steps.suited(asked) | dial.suited(asked.epochs)
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:

@@ -105,9 +105,9 @@ Config = Trpo | NaturalGradient | LikelihoodRatio | Ppo
 CHOICES = {"trpo": Trpo, "natural": NaturalGradient, "reinforce": LikelihoodRatio, "ppo": Ppo}
 
 
-def suited(asked: Asked) -> dict[str, float]:
-    """Options of a policy step that suit episodes of so many steps, where no other are given."""
-    return {"primal.radius": trust_region.radius_for(asked.horizon)}
+def suited(asked: Asked) -> dict[str, object]:
+    """Options of a policy step that suit a task and a run, where no others are given."""
+    return {"primal.radius": trust_region.radius_for(asked.horizon, asked.epochs)}
 
 
 _QUICKER = 1.05

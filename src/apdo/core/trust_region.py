@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from apdo.core import annealing
 from apdo.options import PAPER, PUBLISHED, option
 
 Vector = Float[Array, " P"]
@@ -44,14 +45,17 @@ class LineSearch(Curvature):
 _USUAL_RADIUS, _EPISODE_RADIUS, _WIDEST_RADIUS = 0.02, 1.0, 0.1
 
 
-def radius_for(horizon: int) -> float:
-    """A radius that suits episodes of so many steps: 0.02, or more where they are short.
+def radius_for(horizon: int, epochs: int) -> float:
+    """A radius that suits episodes of so many steps in a run of so many epochs: 0.02 in most.
 
     The radius bounds the KL divergence of one action, on average. A whole episode's is `horizon` times that: 20 nats
     for 1,000 steps, but 0.3 for 15, which makes a policy of short episodes learn slowly for no gain. So at least one
     nat is allowed for an episode, but never more than 0.1 for an action.
+
+    A run of more than a hundred epochs has time for shorter steps, which follow less of their batches' noise.
     """
-    return max(_USUAL_RADIUS, min(_EPISODE_RADIUS / horizon, _WIDEST_RADIUS))
+    widest = max(_USUAL_RADIUS, min(_EPISODE_RADIUS / horizon, _WIDEST_RADIUS))
+    return annealing.in_a_long_run(widest, epochs)
 
 
 def fisher_product(distributions: Callable[[Vector], Any], parameters: Vector, damping: float) -> Product:
