@@ -4,9 +4,10 @@
     result = apdo.train("apdo", "point-gather", seeds=8, k_adj=5)
     action = result.policy(observation)
 
-`result.policy` is the best policy that training has met, `result.newest` holds the last ones, and `result.metrics`
-arrays by name, [seeds, epochs]; `apdo.load(RUN)` gives a policy back from a run folder.
-`apdo.estimate_multipliers(RUN)` says what each limit costs, from a run's buffer or from logged data (`apdo.datasets`).
+`result.policy` is the best policy that training has found, `result.newest` has the policies after the last epoch, and
+`result.metrics` has an array [seeds, epochs] for each metric. `apdo.load(RUN)` loads a policy from a run folder.
+`apdo.estimate_multipliers(RUN)` estimates what each limit costs, from a run's buffer or from logged data
+(`apdo.datasets`).
 """
 
 import sys
@@ -48,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    """`Settings`, when it is asked for: it brings JAX along."""
+    """Import `Settings` when it is first used, because that imports JAX."""
     if name == "Settings":
         from apdo.experiment.settings import Settings
 
@@ -71,26 +72,36 @@ def train(
     start_from: "str | Path | Policy | None" = None,
     **options: object,
 ) -> "Result":
-    """Train and return the learned policies and the metrics; the run folder is the same that the command line makes.
+    """Train an algorithm on an environment, and return the learned policies and the metrics.
 
-    `algorithm` is a name, or a module or class of your own, or its file ("mine.py:name"); docs/own-algorithm.md builds
-    one. `environment` is a name, a Gymnasium id, a Gymnasium environment, a function that makes one, an environment of
-    your own in JAX (its class, an instance, or "mine.py:Tank"), or a MuJoCo model with its reward and cost
-    (`apdo.envs.mujoco_threads.MujocoTask`); `costs` are functions of (observation, action,
-    next observation, info), expressions such as "abs(obs[2]) > 4", or both in a list; without any, `info["cost"]` or
-    `info["costs"]` count. `limits=25` limits the total of an episode.
+    `algorithm` is a name, a module or class of your own, or the file that has it ("mine.py:name"). See
+    docs/own-algorithm.md.
 
-    With `resume`, the run that is in `out` goes on, if there is one. `callbacks` are called after each epoch, and may
-    stop the run (`apdo.experiment.callbacks`). `start_from` is the folder of an earlier run, or a policy of
-    `apdo.load`: training starts from it instead of a fresh policy (docs/policies.md).
-    Options have the command line's names, with "_" for "-" and "__" for ".":
-    `epochs=50, primal="ppo", primal__clip=0.1`. The same as typed objects, which an editor completes and a type checker
-    checks: `settings=apdo.Settings(epochs=50), config=pdo.Config(primal=primal_steps.Ppo(clip=0.1))`, where `config` is
-    the algorithm module's. What they leave at its default is left to the preset and to what suits the task; options
-    that are named count before them.
+    `environment` is one of these:
 
-    Ctrl-C (in a notebook, the stop button) ends the run after its epoch, saves it, and returns what there is:
-    `result.interrupted` then says how to go on. SIGTERM saves, too, and raises `apdo.Interrupted`.
+    - a name, or a Gymnasium id;
+    - a Gymnasium environment, or a function that makes one;
+    - an environment of your own in JAX: its class, an instance, or its file ("mine.py:Tank");
+    - a MuJoCo model with its reward and cost (`apdo.envs.mujoco_threads.MujocoTask`).
+
+    `costs` is for environments that are not written in JAX. It is a function of (observation, action, next observation,
+    info), an expression such as "abs(obs[2]) > 4", or a list of both. Without it, the costs are those that the
+    environment reports in `info["cost"]` or `info["costs"]`. `limits=25` limits the total of an episode.
+
+    Options have the names of the command line, with "_" for "-" and "__" for ".", as in `epochs=50, primal="ppo",
+    primal__clip=0.1`. They can also be given as typed objects, which an editor completes and a type checker checks:
+    `settings=apdo.Settings(epochs=50), config=pdo.Config(primal=primal_steps.Ppo(clip=0.1))`. The class of `config` is
+    in the algorithm's module. A field that a typed object leaves at its default may still be set by the `preset` and by
+    what suits the task. Options that are given by name override all of these.
+
+    `out` is the run folder (default: `runs/ALGORITHM-ENVIRONMENT-TIME`). It has the same files as one from the command
+    line. With `resume=True`, the run in `out` continues if there is one; otherwise it starts. `quiet` switches the
+    display off. `callbacks` are called after each epoch, and may stop the run (`apdo.experiment.callbacks`).
+    `start_from` is the folder of an earlier run, or a policy of `apdo.load`: training then starts from this policy
+    instead of a random one (docs/policies.md).
+
+    Ctrl-C (in a notebook, the stop button) ends the run after the current epoch, saves it, and returns the result so
+    far; `result.interrupted` then says how to continue. SIGTERM also saves the run, and raises `apdo.Interrupted`.
     """
     from apdo import algorithms, envs
     from apdo.experiment import runner, warm_start
@@ -111,7 +122,7 @@ def train(
 
 
 def _or_what_there_is(training: "Callable[[], Result]") -> "Result":
-    """The result of a training, also of one that Ctrl-C has stopped."""
+    """The result of a training. If Ctrl-C stopped the training, this is the result so far."""
     try:
         return training()
     except Interrupted as stopped:
@@ -131,9 +142,11 @@ def resume(
     costs: object = None,
     callbacks: "Sequence[Callback]" = (),
 ) -> "Result":
-    """Go on with an interrupted run, for more epochs than planned if `epochs` says so; Ctrl-C as in `apdo.train`.
+    """Continue an interrupted run from its folder, and return its result.
 
-    A run whose algorithm, environment or costs were Python objects that no file has needs them again.
+    `epochs` makes the run longer than planned. `callbacks` and Ctrl-C work as in `apdo.train`.
+
+    A run whose algorithm, environment or costs were Python objects, and not in a file, needs these objects again.
     """
     from apdo import algorithms, envs
     from apdo.experiment import runner
@@ -156,15 +169,21 @@ def sweep(
     on: str = "local",
     address: str | None = None,
 ) -> "Found":
-    """Many runs as one: what a TOML file, or a dictionary like one, asks for (docs/sweeps.md).
+    """Train many runs: every combination of algorithms, environments, options and seeds that the plan asks for.
 
         apdo.sweep({"algorithms": ["pdo"], "environments": ["point-gather"], "seeds": 4,
                     "grid": {"limits": [0.1, 0.2]}, "options": {"epochs": 20}}, out="runs/limits")
 
-    What is finished in `out` is not run again. `jobs` runs are at work at once; with `together`, those that differ in
-    numbers only share a program. `on="ray"` has Ray do it, on the cluster at `address` if one is named, and
-    `on="slurm"` Slurm. `watch` names TensorBoard, Weights & Biases or when to stop. `result.rows` is the table with a
-    line for each setting and seed, `result.failures` says of each run that failed why.
+    `plan` is a TOML file, or a dictionary with the same entries (docs/sweeps.md). `out` is the sweep's folder. Runs
+    that are finished there are not run again, and runs that failed only with `retry=True`.
+
+    `jobs` is the number of runs at once (default: what suits the machine). With `together=True`, runs that differ only
+    in numbers share one program (default: on an accelerator). `on="ray"` uses Ray, on the cluster at `address` if
+    given; `on="slurm"` uses Slurm. `watch` switches TensorBoard or Weights & Biases on, or says when a run stops early
+    (`apdo.experiment.mirrors.Watch`).
+
+    `result.rows` is the table of results, with one row for each setting and seed. `result.failures` has the reason for
+    each run that failed.
     """
     from apdo.experiment.mirrors import Watch
     from apdo.sweeps import plan as plans
@@ -192,11 +211,15 @@ def evaluate(
     environment: object = None,
     costs: object = None,
 ) -> "Evaluation":
-    """What a policy of a run earns and costs on fresh episodes, with 95 % intervals and a verdict for each limit.
+    """Play fresh episodes with a policy of a run, and estimate its return and its costs.
 
-    `run` is a run folder or what `apdo.train` returned, and the policy is the one that `apdo.load` gives. `fresh`
-    numbers the episodes: the same number, the same episodes. The folder of a run whose environment or costs were Python
-    objects that no file has needs them again.
+    The result has means with 95 % confidence intervals. For each limit it says whether the mean cost is within it: yes
+    or no, each with 95 % confidence, or undecided.
+
+    `run` is a run folder, or the result of `apdo.train`. The policy is the one that `apdo.load` returns for the same
+    `seed` and `newest`. `deterministic` plays without exploration. `fresh` is the number of a set of episodes: the same
+    number gives the same episodes. A run whose environment or costs were Python objects, and not in a file, needs these
+    objects again if `run` is a folder.
     """
     from apdo import envs
     from apdo.experiment import evaluation
@@ -217,10 +240,11 @@ def film(
     environment: object = None,
     costs: object = None,
 ) -> Path:
-    """A film of a few fresh episodes, a .gif, or an .mp4 where ffmpeg is there, with return and costs written above.
+    """Record a few fresh episodes as a video, with the return and the costs written above the picture.
 
-    Arguments are those of `apdo.evaluate`. The library's own tasks are drawn, and so is any Gymnasium environment that
-    draws itself (`render_mode="rgb_array"`).
+    `out` is a .gif file, or an .mp4 file if ffmpeg is installed. The other arguments are those of `apdo.evaluate`. The
+    library's own tasks can be drawn, and so can any Gymnasium environment that renders itself
+    (`render_mode="rgb_array"`). The function returns the path of the video.
     """
     from apdo import envs
     from apdo.experiment import evaluation
@@ -237,10 +261,11 @@ def _folder(run: "str | Path | Result") -> Path:
 
 
 def load(run: str | Path, seed: int | None = None, *, newest: bool = False) -> "Policy":
-    """The best policy that a run has met, of its first seed unless another is named; `policy.about` says which it is.
+    """Load the best policy from a run folder; `policy.about` says which one it is.
 
-    The best has the highest return of those that are known to keep the limits, from training's own samples. With
-    `newest` it is the last one.
+    `seed` is a seed of the run (default: its first). The best policy is the one with the highest return among those
+    that are known to keep the limits, judged by the samples of training. With `newest=True`, it is the policy after the
+    last epoch.
     """
     from apdo.experiment import evaluation
 
@@ -250,13 +275,19 @@ def load(run: str | Path, seed: int | None = None, *, newest: bool = False) -> "
 def estimate_multipliers(
     source: "str | Path | Dataset", *, run_seed: int | None = None, quiet: bool = True, **options: object
 ) -> "MultiplierEstimate":
-    """The optimal multipliers λ* as far as logged data tell, with the learners' spread, diagnostics and a verdict.
+    """Estimate the optimal multipliers λ* from logged data alone: what one more unit of each limit is worth in return.
 
-    `source` is the folder of a run whose algorithm keeps a buffer (apdo, pd-ddpg, sac-lag; `run_seed` says of which of
-    its seeds), a file of logged transitions, or an `apdo.datasets.Dataset`. Options have the names of `apdo dual`, with
-    "_" for "-" and "__" for ".": `limits=0.2, members=8, iterations=30_000, seed=0, learner__cloning=0.05`.
+    `source` is one of these:
 
-    Where the data cannot support an answer, `result.supported` is false and `result.unsupported` says why.
+    - the folder of a run whose algorithm keeps a buffer (apdo, pd-ddpg, sac-lag); `run_seed` chooses one of its seeds;
+    - a file of logged transitions;
+    - an `apdo.datasets.Dataset`.
+
+    Options have the names of `apdo dual`, with "_" for "-" and "__" for ".": `limits=0.2, members=8, iterations=30_000,
+    seed=0, learner__cloning=0.05`.
+
+    The result has the estimates, the range that the learners span, and the outcome of several checks. If the data
+    cannot support an answer, `result.supported` is false and `result.unsupported` gives the reasons.
     """
     from apdo.experiment import multipliers
 

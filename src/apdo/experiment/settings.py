@@ -1,4 +1,4 @@
-"""What a run is: an algorithm with its options, an environment with its own, and the run's own settings."""
+"""The description of a run: an algorithm with its options, an environment with its options, and the run's settings."""
 
 import dataclasses
 import math
@@ -16,38 +16,38 @@ from apdo.problem import Asked, Problem
 
 TASK = "the environment"
 BOOKKEEPING = ("checkpoint_every", "keep")
-"""Settings that no result depends on."""
+"""Settings that do not affect any result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How long a run is, on how many seeds, against which limits."""
+    """The settings of a run: how long it is, how many seeds it has, which limits hold."""
 
     samples: int = option(
-        250_000, "environment steps to train, where epochs are not given", OURS, above=0, most=2 * 10**18
+        250_000, "environment steps to train for, if epochs are not given", OURS, above=0, most=2 * 10**18
     )
-    epochs: int = option(0, "epochs to train; 0: as many as the samples make", OURS, within=(0, 10**9))
+    epochs: int = option(0, "epochs to train for; 0: as many as the samples fill", OURS, within=(0, 10**9))
     batch: int = option(
         0,
-        "environment steps of one epoch, rounded up to whole episodes; 0: those of 10 episodes, or 5,000 if that is "
-        "more, and at most 20,000 (sac-lag: 2 episodes or 2,000)",
+        "environment steps of one epoch, rounded up to whole episodes; 0: 10 episodes, but at least 5,000 and at most "
+        "20,000 steps (sac-lag: 2 episodes, at least 2,000 steps)",
         OURS,
         within=(0, 10**9),
     )
     seeds: int = option(1, "independent repetitions, run side by side in one program", OURS, above=0, most=10_000)
-    seed: int = option(0, "the first seed; the others follow it", OURS, within=(0, 2**31))
-    limits: tuple[float, ...] = option((), "one limit for each cost, with commas; empty: the task's own", TASK)
+    seed: int = option(0, "the first seed; the others are the numbers after it", OURS, within=(0, 2**31))
+    limits: tuple[float, ...] = option((), "one limit for each cost, with commas; empty: the task's own limits", TASK)
     constrain: str = option(
         "discounted",
-        "which cost of an episode the limits speak of: discounted like the reward, or its plain total "
-        "(what the published code constrains)",
+        "what the limits apply to: an episode's discounted cost (discounted like the reward), or its plain total "
+        "(which the published code constrains)",
         PAPER,
         choices=one_of("discounted", "total"),
     )
     environments: int = option(
         0,
-        "environments side by side; 0: one for each episode of a batch, or about as many as suit the task, so that "
-        "the batch is what was asked for",
+        "environments side by side; 0: one for each episode of a batch, or about as many as suit the task, chosen so "
+        "that the batch has the size asked for",
         OURS,
         within=(0, 10**7),
     )
@@ -62,28 +62,29 @@ class Settings:
     )
     torso: str = option(
         "auto",
-        "what sees an observation that is an image (bytes, H x W x C): auto has convolutions over its pixels, in the "
-        "place of normalise; none takes them as plain numbers",
+        "what processes an observation that is an image (bytes, H x W x C): auto puts convolutions over its pixels, "
+        "instead of normalise; none treats the pixels as plain numbers",
         OURS,
         choices=one_of("auto", "none"),
     )
     wrap: str = option(
         "none",
-        "budgets in sight: saute replaces the reward once an episode has used up its limit, early-termination ends it",
+        "what shows the agent its remaining budgets: saute replaces the reward after an episode has used up its limit, "
+        "early-termination ends the episode",
         OURS,
         choices=one_of("none", budget.SAUTE, budget.EARLY),
     )
     unsafe_reward: float = option(-1.0, "with --wrap: the reward of a step whose budget is used up", OURS)
     start_from: str = option(
         "",
-        "the folder of an earlier run: training starts from its best policy instead of a fresh one, with what "
-        "normalises its observations and, where they fit, its value functions",
+        "the folder of an earlier run: training starts from its best policy instead of a random one, with its "
+        "normalisation of observations and, if they fit, its value functions",
         OURS,
     )
     keep: int = option(3, "checkpoints kept, the newest ones", OURS, within=(1, 10**9))
 
     def __new__(cls, *values: object, **given: object) -> "Settings":
-        """Remembers what was written: a default that is written down is meant, whatever suits the task."""
+        """Record which fields the user wrote, so that a written default overrides what suits the task."""
         made = super().__new__(cls)
         names = [field.name for field in dataclasses.fields(cls)]
         object.__setattr__(made, "_written", frozenset([*names[: len(values)], *given]))
@@ -92,7 +93,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A run, fully specified."""
+    """The complete description of a run."""
 
     algorithm: str
     environment: str
@@ -102,7 +103,7 @@ class Experiment:
     note: str = ""
 
     def describe(self) -> dict[str, Any]:
-        """Everything needed to make the same run again, as plain values."""
+        """Everything that is needed to repeat the run, as plain values."""
         return {
             "algorithm": self.algorithm,
             "environment": self.environment,
@@ -113,7 +114,7 @@ class Experiment:
         }
 
     def essence(self) -> dict[str, Any]:
-        """The description without the settings that no result depends on: two runs alike in it give the same."""
+        """The description without settings that affect no result. Runs with equal essences give equal results."""
         described = self.describe()
         for name in BOOKKEEPING:
             described["settings"].pop(name)
@@ -123,9 +124,9 @@ class Experiment:
 
     @staticmethod
     def restore(description: Mapping[str, Any], task: type[Any] | None = None) -> "Experiment":
-        """The experiment that `describe` described; nothing of the description is believed unchecked.
+        """The experiment that `describe` described. Every part of the description is checked.
 
-        `task` takes the place of the environment's class where the name alone cannot find it.
+        `task` is the environment's class, if the name alone cannot find it.
         """
         names = [description.get(name) for name in ("algorithm", "environment", "note")]
         parts = [description.get(name) for name in ("settings", "algorithm_config", "environment_config")]
@@ -135,7 +136,7 @@ class Experiment:
         settings, algorithm_config, environment_config = (part or {} for part in parts)
         played = options.override((task or envs.find(environment))(), environment_config)
         if "torso" not in settings and _image(played) is not None:
-            settings = settings | {"torso": "none"}  # a run from before there were convolutions
+            settings = settings | {"torso": "none"}  # the run is from before the library had convolutions
         experiment = Experiment(
             algorithm=algorithm,
             environment=environment,
@@ -157,7 +158,7 @@ class Experiment:
             )
 
     def task(self) -> Any:  # noqa: ANN401
-        """The environment that is played: the configured one, with its budgets in sight if that is asked for."""
+        """The environment that the agent interacts with: the configured one, with the `wrap` setting applied."""
         settings, plain = self.settings, self.environment_config
         if settings.wrap == "none":
             return plain
@@ -181,7 +182,7 @@ class Experiment:
         return tuple(float(limit) for limit in limits)
 
     def problem(self) -> Problem:
-        """The constrained problem that the algorithm is to solve."""
+        """The constrained problem that the algorithm solves."""
         limits, task, settings = self._limits(), self.task(), self.settings
         if settings.batch < task.horizon:
             raise InvalidInput(
@@ -209,7 +210,7 @@ class Experiment:
 
 
 def _image(task: Any) -> tuple[int, int, int] | None:  # noqa: ANN401
-    """Height, width and channels, where a task's observations are images."""
+    """Height, width and channels of a task's observations; None if they are not images."""
     return getattr(task, "image_shape", None)
 
 
@@ -223,16 +224,16 @@ def shape(settings: Settings, task: Any) -> tuple[int, int]:  # noqa: ANN401
 
 
 def copies_near(about: int, episodes: int) -> int:
-    """How many environments, from half of `about` to twice as many, play so many episodes with the fewest too many.
+    """The number of environments, between `about` / 2 and 2 `about`, that plays so many episodes with the fewest extra.
 
-    Of those that do equally well, the nearest to `about`, in proportion.
+    Among equally good numbers, it is the one with the smallest ratio to `about`.
     """
     fitting = range(min(-(-about // 2), episodes), min(2 * about, episodes) + 1)
     return min(fitting, key=lambda n: (-episodes % n, max(n, about) / min(n, about)))
 
 
 def defaults(algorithm: str) -> Any:  # noqa: ANN401
-    """The algorithm's options as its name has them, an alias's laid over those of what it stands for."""
+    """An algorithm's options by default. For an alias, its own options override those of the algorithm behind it."""
     return options.override(algorithms.find(algorithm).Config(), algorithms.named(algorithm).options)
 
 
@@ -243,11 +244,11 @@ def specify(
     preset: str | None = None,
     task: type[Any] | None = None,
 ) -> Experiment:
-    """The experiment with a preset and then changes laid over the defaults; option names need not say whose they are.
+    """The experiment with these defaults, a preset, and then changes; each overrides the one before.
 
-    `changes` may hold options of the run, of the algorithm and of the environment alike, by dotted name. `task` is the
-    environment's class where its name alone cannot find it. What suits the environment's family, and what suits the
-    length of its episodes, is laid under it all.
+    `changes` may have options of the run, of the algorithm and of the environment, by dotted name. `task` is the
+    environment's class, if its name alone cannot find it. Under the preset lie two more layers of defaults: what suits
+    the environment's family, and what suits the length of its episodes and of the run.
     """
     algorithm, environment = own.whole(algorithm), own.whole(environment)
     task = task or envs.find(environment)
@@ -260,7 +261,7 @@ def specify(
         layers.append(_preset(preset, algorithm))
     changes = dict(changes or {})
     if "samples" in changes:
-        # Whoever asks for samples means them, whatever epochs a preset has.
+        # A user who gives `samples` means them, even if the preset has `epochs`.
         changes = {"epochs": 0} | changes
     layers.append(changes)
     posed = reduce(_lay_over, layers, parts)
@@ -277,7 +278,7 @@ def specify(
 def typed(
     algorithm: str, config: options.Configuration | None, settings: options.Configuration | None
 ) -> dict[str, Any]:
-    """What typed options change, by name: the fields that are not what they are by default, or that were written."""
+    """What typed options change, by name: every field that differs from its default, or that the user wrote."""
     changes = {}
     for what, given, kind in (
         ("config", config, algorithms.find(algorithm).Config),
@@ -294,7 +295,7 @@ def typed(
 
 
 def _changed(given: options.Configuration, fresh: options.Configuration, prefix: str = "") -> dict[str, Any]:
-    """The options in which a configuration differs from a fresh one, by dotted name."""
+    """The options in which a configuration differs from a default one, by dotted name."""
     found = {}
     for field in dataclasses.fields(given):
         value, default, name = getattr(given, field.name), getattr(fresh, field.name), prefix + field.name
@@ -306,7 +307,7 @@ def _changed(given: options.Configuration, fresh: options.Configuration, prefix:
 
 
 def _placed(folder: str) -> str:
-    """The whole path of a folder, so that it is found from anywhere; a Python object's name as it is."""
+    """The absolute path of a folder, so that it is found from anywhere. A Python object's name is not changed."""
     if not folder or folder.startswith(own.OBJECT):
         return folder
     try:
@@ -316,13 +317,13 @@ def _placed(folder: str) -> str:
 
 
 EPISODES, FEWEST, MOST = 10, 5_000, 20_000
-"""What a batch has unless told otherwise: so many episodes, but no fewer and no more samples than these."""
+"""The default size of a batch: so many episodes, but at least `FEWEST` and at most `MOST` samples."""
 
 
 def sized(settings: Settings, task: Any, algorithm: object = None) -> Settings:  # noqa: ANN401
-    """The settings with a batch and a number of epochs that were left open, and the samples that they make.
+    """The settings with batch and epochs filled in if they were left open, and `samples` set to what they amount to.
 
-    An algorithm may have `batches` of its own in the place of those that suit most.
+    An algorithm may define `batches`, its own defaults for the size of a batch.
     """
     horizon = task.horizon
     episodes, fewest, most = getattr(algorithm, "batches", (EPISODES, FEWEST, MOST))
@@ -334,7 +335,7 @@ def sized(settings: Settings, task: Any, algorithm: object = None) -> Settings: 
 
 
 def _suited(algorithm: str, task: Any, planned: Settings, given: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401
-    """What the algorithm has for such a task and run; an alias stands for what was published."""
+    """The options that the algorithm suggests for such a task and run; none for an alias: it stays as published."""
     suited = getattr(algorithms.find(algorithm), "suited", None)
     if suited is None or algorithms.named(algorithm).options:
         return {}
@@ -342,7 +343,7 @@ def _suited(algorithm: str, task: Any, planned: Settings, given: Mapping[str, An
 
 
 def _preset(name: str, algorithm: str) -> Mapping[str, Any]:
-    """A preset's options for an algorithm; one without any would be ignored, which nobody who names it expects."""
+    """A preset's options for an algorithm. It is an error if there are none: the preset would have no effect."""
     found = PRESETS[name].options(algorithm)
     if not found:
         others = ", ".join(other for other in algorithms.ALGORITHMS if PRESETS[name].options(other))
