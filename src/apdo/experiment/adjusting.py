@@ -1,9 +1,9 @@
-"""Adjustments of one run, or of many: the off-policy learners in pieces, saved as they go.
+"""Adjustments of one run or of many: the off-policy learners work in pieces, and are saved between them.
 
-Learners take many small steps, which leave most of an accelerator idle if they are one learner's. So those of all runs
-that wait for an adjustment work side by side, though their programs be several (`Request`), since runs with different
-K_adj have buffers of different sizes. Each run has a learner file of its own, so that it goes on alone or with others;
-and each is asked by itself what speaks against its estimate.
+A learner takes many small steps, which leave most of an accelerator idle. So the learners of all runs that wait for an
+adjustment work side by side, even if these runs belong to different programs (`Request`): runs with different K_adj
+have buffers of different sizes. Each run has its own learner file, so that it can continue alone or with others. The
+checks of an estimate are made for each run separately.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ from apdo.experiment.runner import Runner
 from apdo.off_policy import dual_estimate
 
 _CHECK = 3
-"""Folded into an adjustment's key, so that its checks draw nothing that it drew."""
+"""Folded into an adjustment's key, so that its checks use other random numbers than the adjustment itself."""
 _PIECE = 100
-"""Iterations that cannot be divided: the off-policy learner draws so many minibatches at once."""
+"""Iterations that cannot be divided: the off-policy learner draws this many minibatches at once."""
 
 Adjusted = dict[str, np.ndarray] | NumericalFailure
-"""What a run's seeds were adjusted to, as its records have it; or what ended it."""
+"""The adjusted multipliers of a run's seeds, as its records store them; or the failure that ended the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """An adjustment that runs of one program wait for; other rows of the state stay as they are."""
+    """An adjustment that some runs of one program wait for. Rows of the other runs stay unchanged."""
 
     parts: Sequence[Part]
     state: loop.State
@@ -56,30 +56,31 @@ class Request:
 
     @property
     def adjuster(self) -> loop.Adjuster:
-        """What makes it."""
+        """The object that makes the adjustment."""
         return self.parts[0].work.adjuster
 
     @property
     def count(self) -> int:
-        """Rows of the state."""
+        """The number of rows of the state."""
         return self.state.key.shape[0]
 
 
 Answer = tuple[loop.State, list[Adjusted]]
-"""The state after an adjustment, and what came of it for each run."""
+"""The state after an adjustment, and the outcome for each run."""
 
 
 def adjust(requests: Sequence[Request]) -> list[Answer]:
-    """Make adjustments of one program or of several whose learners are alike (`learning`): these work side by side.
+    """Make the adjustments of one program, or of several programs with equal `learning`: their learners work side by
+    side.
 
-    They work in pieces of about `runner.REPORT_EVERY` seconds. A run whose learner fails takes no other along.
+    They work in pieces of about `runner.REPORT_EVERY` seconds. If a run's learner fails, the other runs continue.
     """
     learners, failures = _learn(requests)
     return [_finish(request, learner, failures) for request, learner in zip(requests, learners, strict=True)]
 
 
 def learning(training: loop.Training) -> object:
-    """Equal for programs whose learners can work side by side; None where there are no learners."""
+    """A key that is equal for programs whose learners can work side by side; None for a program without learners."""
     adjustment = getattr(training.algorithm, "adjustment", None)
     if adjustment is None:
         return None
@@ -110,7 +111,7 @@ def _finish(request: Request, learner: PyTree, failures: Mapping[Runner, Numeric
 
 @dataclasses.dataclass(frozen=True)
 class _Learning:
-    """A run whose learners work: its part, the state of its program, and its rows among all learners."""
+    """A run whose learners are working: its part, the state of its program, and its rows among all learners."""
 
     part: Part
     state: loop.State
@@ -118,7 +119,7 @@ class _Learning:
 
 
 def _learn(requests: Sequence[Request]) -> tuple[list[PyTree], dict[Runner, NumericalFailure]]:
-    """The learners of each request after all of their iterations, and the runs in which one came to nothing."""
+    """The learners of each request after all of their iterations, and the failures by run."""
     adjuster, state, numbers = requests[0].adjuster, _joined_states(requests), _joined_numbers(requests)
     first, total, size = requests[0].parts[0].work, adjuster.total, _PIECE
     begun = [_learners(request) for request in requests]
@@ -131,7 +132,7 @@ def _learn(requests: Sequence[Request]) -> tuple[list[PyTree], dict[Runner, Nume
     ]
     failures: dict[Runner, NumericalFailure] = {}
     while done.min() < total:
-        # Those that are ahead, since they were saved later than others, wait.
+        # Learners that are ahead, because they were saved later than others, wait.
         more = np.maximum(np.minimum(done.min() + size, total) - done, 0)
         began = time.perf_counter()
         learner = jax.block_until_ready(adjuster.work(state, learner, more, numbers))
@@ -157,7 +158,7 @@ def _split(edges: Sequence[int], tree: PyTree) -> list[PyTree]:
 
 
 def _joined(trees: Sequence[PyTree]) -> PyTree:
-    """Trees below each other, by one program: one for each leaf would take longer to compile."""
+    """Trees concatenated along their first axis, in one program. One program for each leaf would compile longer."""
     return trees[0] if len(trees) == 1 else jax.jit(_concatenated)(*trees)
 
 
@@ -166,7 +167,7 @@ def _concatenated(*trees: PyTree) -> PyTree:
 
 
 def _joined_states(requests: Sequence[Request]) -> loop.State:
-    """All that learners see, of all requests; buffers as large as the largest."""
+    """The parts of the states that learners use, for all requests. Every buffer is as large as the largest."""
     states = [request.state for request in requests]
     if len(states) == 1:
         return states[0]
@@ -187,7 +188,7 @@ def _joined_states(requests: Sequence[Request]) -> loop.State:
 
 
 def _joined_numbers(requests: Sequence[Request]) -> loop.Numbers:
-    """The numbers in which any of the rows differ."""
+    """The numbers in which any of the rows differ, with a value for each row."""
 
     def of(request: Request, name: str) -> Array:
         own = arguments.numbers(request.adjuster.training)
@@ -198,7 +199,7 @@ def _joined_numbers(requests: Sequence[Request]) -> loop.Numbers:
 
 
 def _watch(one: _Learning, multiplier: np.ndarray, done: int) -> NumericalFailure | None:
-    """Show how far a run's learners are; the failure, told of in its folder, if one is not finite."""
+    """Show the progress of a run's learners. If one is not finite, record the failure and return it."""
     finite, work = np.isfinite(multiplier).all(axis=(1, 2)), one.part.work
     if not finite.all():
         try:
@@ -211,7 +212,7 @@ def _watch(one: _Learning, multiplier: np.ndarray, done: int) -> NumericalFailur
 
 
 def _learners(request: Request) -> tuple[PyTree, np.ndarray]:
-    """The learners with the iterations of each row: of adjustments that were interrupted, or fresh ones."""
+    """The learners, with the iterations that each row has done. Interrupted adjustments continue; others begin."""
     adjuster, parts, state = request.adjuster, request.parts, request.state
     done = np.full(request.count, adjuster.total)
     like = jax.eval_shape(adjuster.begin, state, request.numbers)
@@ -228,7 +229,7 @@ def _learners(request: Request) -> tuple[PyTree, np.ndarray]:
 
 
 def _saved(part: Part, state: loop.State, like: PyTree) -> PyTree | None:
-    """What a run has kept of the learners of an adjustment that was interrupted."""
+    """The learners that a run saved during an interrupted adjustment; None if there are none."""
     path = checkpoint.learner_path(part.work.record.folder, int(state.epoch))
     if not path.exists():
         return None
@@ -245,7 +246,7 @@ def _saved(part: Part, state: loop.State, like: PyTree) -> PyTree | None:
 
 
 def _save(learning: Sequence[_Learning], learner: PyTree, done: np.ndarray) -> None:
-    """Each run's learners into its folder; where that was asked for, the end of all of them."""
+    """Save each run's learners in its folder, and stop if that was asked for."""
     here = rows.on_host(learner)
     for one in learning:
         work, epoch = one.part.work, int(one.state.epoch)
@@ -262,7 +263,7 @@ def _save(learning: Sequence[_Learning], learner: PyTree, done: np.ndarray) -> N
 
 
 def _supported(part: Part, state: loop.State, learner: PyTree) -> list[bool]:
-    """Whether the data support each seed's estimate; where they do not, the run says why."""
+    """Whether the data support each seed's estimate. If they do not, the run says why."""
     work, epoch = part.work, int(state.epoch)
     reasons_by_seed = doubts(work.training, state, learner, part.rows)
     for seed, reasons in zip(work.seeds, reasons_by_seed, strict=True):
@@ -272,10 +273,10 @@ def _supported(part: Part, state: loop.State, learner: PyTree) -> list[bool]:
 
 
 def doubts(training: loop.Training, state: loop.State, learner: PyTree, of: slice = slice(None)) -> list[list[str]]:
-    """For each seed of some rows why the data do not support its estimate, by the checks of `apdo dual`.
+    """For each seed of some rows, the reasons why the data do not support its estimate, by the checks of `apdo dual`.
 
-    Each is a sentence. A seed that waits for no adjustment, or whose estimates are to be believed as they are, is not
-    looked at.
+    Each reason is a sentence. Seeds that do not wait for an adjustment, or whose configuration asks for no checks, get
+    an empty list.
     """
     adjustment = training.algorithm.adjustment  # type: ignore[attr-defined]
     config = adjustment.checked(training.config)

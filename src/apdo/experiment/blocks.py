@@ -1,10 +1,11 @@
-"""Many experiments in one folder, each in blocks of seeds, so that a batch of runs can be stopped and gone on with.
+"""Many experiments in one folder, each in blocks of seeds, so that a batch of runs can be stopped and continued.
 
     OUT/PAGE.json                      what the folder holds: every experiment's configuration, by name
     OUT/runs/NAME/seeds-000-009/       an ordinary run folder, whose seeds ran in one program
 
-A finished block is never run again, one that was interrupted goes on from its checkpoint, and more seeds mean one more
-block. `OUT/lock` is held by the process at work. Results of two configurations never meet under one name.
+A finished block is never run again, an interrupted block continues from its checkpoint, and additional seeds become an
+additional block. The process that works on the folder holds `OUT/lock`. Results of two configurations are never mixed
+under one name.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from apdo.report import runs
 FORMAT = 1
 KILLED, STOPPED, INCOMPLETE = "not finished", "interrupted", "its metrics are not complete"
 GOING_ON = (KILLED, STOPPED, INCOMPLETE)
-"""What a block may lack and still go on from its checkpoint."""
+"""Reasons for which a block is unfinished, but can continue from its checkpoint."""
 _BLOCK = re.compile(r"seeds-(\d+)-(\d+)")
 
 
@@ -34,12 +35,12 @@ def folder_of(parent: Path, first: int, count: int) -> Path:
 
 
 def folders(parent: Path) -> list[Path]:
-    """The folders of blocks that are there."""
+    """The existing block folders."""
     return sorted(path for path in parent.glob("seeds-*") if _BLOCK.fullmatch(path.name)) if parent.is_dir() else []
 
 
 def seeds_of(folder: Path) -> range:
-    """The seeds that a block's name says it has."""
+    """The seeds in a block's name."""
     found = _BLOCK.fullmatch(folder.name)
     if found is None:
         raise InvalidInput(f"{folder} is not named like a block of seeds.")
@@ -55,7 +56,7 @@ def ended(folder: Path, how: Sequence[str] = ("finished",)) -> bool:
 
 
 def unfinished(folder: Path, wanted: Experiment) -> str:
-    """What a block lacks, or nothing; one of another configuration is an error if it is finished."""
+    """Why a block is unfinished; empty if it is finished. A finished block of another configuration is an error."""
     try:
         description = runs.read_description(folder)
     except InvalidInput:
@@ -76,7 +77,7 @@ def unfinished(folder: Path, wanted: Experiment) -> str:
 
 
 def gaps(seeds: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as stretches: (first, how many)."""
+    """Ascending numbers as ranges without gaps: (first, how many)."""
     stretches: list[tuple[int, int]] = []
     for seed in seeds:
         if stretches and sum(stretches[-1]) == seed:
@@ -88,7 +89,7 @@ def gaps(seeds: Sequence[int]) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def alone(page: Path, what: str, command: str) -> Iterator[None]:
-    """The folder of a page (`OUT/sweep.json`, say), made if it is not there, and kept from other processes."""
+    """Lock the folder of a page (such as `OUT/sweep.json`) against other processes; the folder is made if necessary."""
     out, ours = page.parent, ("lock", page.name + files.PARTIAL)
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"{out} is not a folder; choose another with --out.")
@@ -108,9 +109,9 @@ def alone(page: Path, what: str, command: str) -> Iterator[None]:
 
 
 def remember(page: Path, facts: Mapping[str, Any], experiments: Mapping[str, Experiment]) -> None:
-    """Check a page against the experiments that are wanted now, and add those that are new.
+    """Check a page against the experiments that are wanted now, and add the new ones to it.
 
-    `facts` are other things that the folder must agree with.
+    `facts` are further entries of the page that must not change.
     """
     now = {name: _shared(experiment) for name, experiment in experiments.items()}
     known = known_of(page, facts) if page.exists() else {}
@@ -127,7 +128,7 @@ def remember(page: Path, facts: Mapping[str, Any], experiments: Mapping[str, Exp
 
 
 def known_of(page: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a page says."""
+    """The content of a page."""
     try:
         known = json.loads(page.read_text(encoding="utf-8"))
         sound = known["format"] == FORMAT and isinstance(known["arms"], dict)
@@ -140,7 +141,7 @@ def known_of(page: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(experiment: Experiment) -> dict[str, Any]:
-    """The configuration without what differs from block to block."""
+    """The configuration without the seeds, which differ from block to block."""
     described = experiment.describe()
     described["settings"] = {
         name: value for name, value in described["settings"].items() if name not in ("seed", "seeds")
@@ -149,7 +150,7 @@ def _shared(experiment: Experiment) -> dict[str, Any]:
 
 
 def essential(described: object) -> object:
-    """A configuration from a file as this version would describe it, without what no result depends on."""
+    """A configuration from a file as this version describes it, without settings that affect no result."""
     try:
         return Experiment.restore(described).essence() if isinstance(described, dict) else described
     except InvalidInput:

@@ -1,8 +1,8 @@
-"""The buffer of a training as a dataset of whole episodes.
+"""A training's buffer as a dataset of whole episodes.
 
-A buffer is a ring of rows without an episode's number. But batches go in whole, step by step over N environments, so
-that a row's place says to which environment of which epoch it belongs, and its step where an episode begins. What the
-ring has overwritten the beginning of is left out.
+A buffer is a ring of rows that does not store the number of an episode. But batches are inserted whole, step by step
+over N environments. So a row's position gives its environment and epoch, and its `step` shows where an episode begins.
+Episodes whose beginning the ring has overwritten are left out.
 """
 
 import jax
@@ -16,12 +16,12 @@ from apdo.errors import InvalidInput
 
 
 def dataset_of(buffer: replay.Replay, training: loop.Training) -> Dataset:
-    """What one seed's buffer holds, as the task gave it: raw observations, everything in the task's own units."""
+    """The content of one seed's buffer: raw observations, and rewards and costs in the task's own units."""
     problem = training.problem
     inserted = int(buffer.inserted)
     if inserted == 0:
         raise InvalidInput("it is empty; train for an epoch first.")
-    # Oldest first, by the number of the insertion.
+    # From the oldest row to the newest.
     place = np.arange(inserted - int(buffer.filled), inserted)
     trajectory = place // problem.batch * training.environments + place % training.environments
     order = np.lexsort((place, trajectory))
@@ -30,7 +30,7 @@ def dataset_of(buffer: replay.Replay, training: loop.Training) -> Dataset:
     begins = (rows.step == 0) | np.append(True, trajectory[1:] != trajectory[:-1])
     episode = np.cumsum(begins) - 1
     whole = (rows.step[begins] == 0)[episode]
-    # An episode that ends without being terminated was cut off, unless the end of its batch or of the ring did that.
+    # An episode that ends without `terminated` was truncated, unless only its batch or the ring ended there.
     goes_on = np.append((trajectory[1:] == trajectory[:-1]) & begins[1:], False)
     truncated = ~rows.terminated & (goes_on | (rows.step == problem.horizon - 1))
     return Dataset.of(

@@ -1,4 +1,4 @@
-"""Functions that a run calls after each epoch, and what they are told.
+"""Functions that a run calls after each epoch.
 
     def watch(epoch):
         if epoch.metrics["return"].mean() > 12.0:
@@ -6,12 +6,13 @@
 
     apdo.train("pdo", "point-gather", callbacks=[watch])
 
-A callback that returns a text stops the run, with that text as the reason; anything else lets it go on. The run is
-saved first, with status "stopped", and `apdo resume` goes on with it. What is asked of the past stands in `history`, so
-that a run that was interrupted and goes on stops where it would have stopped.
+A callback that returns a text stops the run, with the text as the reason. With any other result the run continues. A
+run that is stopped is saved first, with status "stopped", and `apdo resume` continues it. A callback should look at
+past epochs in `history` instead of remembering them. Then a run that was interrupted and continued stops at the same
+epoch as it would have without the interruption.
 
-A callback with `patient = True` may hear of an epoch some epochs later, which leaves several epochs to one call of the
-compiled program; one with a method `close` is closed with the run.
+A callback with `patient = True` may be called some epochs later, so that one call of the compiled program can compute
+several epochs. If a callback has a method `close`, it is called when the run ends.
 """
 
 import dataclasses
@@ -32,25 +33,25 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Epoch:
-    """A run after one of its epochs, for S seeds."""
+    """The state of a run after one of its epochs, for S seeds."""
 
     epoch: int
     """How many epochs are done."""
     epochs: int
-    """How many there are to be."""
+    """How many epochs are planned."""
     seeds: Sequence[int]
     metrics: Mapping[str, np.ndarray]
-    """Of this epoch, by name, [S] or [S, M]."""
+    """The metrics of this epoch, by name, [S] or [S, M]."""
     history: Mapping[str, np.ndarray]
-    """Of all epochs so far, [E, S] or [E, S, M]."""
+    """The metrics of all epochs so far, [E, S] or [E, S, M]."""
     limits: Sequence[float]
     batch: int
     folder: Path
-    """The run's."""
+    """The run's folder."""
     title: str
     training: loop.Training
     state: Callable[[], loop.State] | None
-    """The run's state, where it is at hand: not for every epoch of a patient callback."""
+    """Returns the run's state; None for the epochs of which a patient callback hears late."""
 
     @property
     def samples(self) -> int:
@@ -64,7 +65,7 @@ class Epoch:
         return chosen.policies(self.training, list(self.seeds), self.state(), newest=True)
 
     def evaluate(self, episodes: int = 100, deterministic: bool = False) -> "list[Evaluation]":
-        """Fresh episodes of each seed's newest policy."""
+        """Evaluate each seed's newest policy on fresh episodes."""
         from apdo.experiment import evaluation
 
         found = self.policies()
@@ -75,7 +76,7 @@ Callback = Callable[[Epoch], Any]
 
 
 def stop_within_limits(epochs: int) -> Callback:
-    """Stop when every cost of every seed has been within its limit for so many epochs on end."""
+    """Stop when every cost of every seed has been within its limit for this many epochs in a row."""
     if epochs < 1:
         raise InvalidInput(f"a run cannot be within its limits for {epochs} epochs; say at least 1.")
 
@@ -89,7 +90,7 @@ def stop_within_limits(epochs: int) -> Callback:
 
 
 def stop_without_progress(epochs: int, by: float = 0.0) -> Callback:
-    """Stop when the mean return over seeds has not risen above its best, by more than `by`, for so many epochs."""
+    """Stop when the mean return over seeds has not exceeded its best by more than `by` for this many epochs."""
     if epochs < 1:
         raise InvalidInput(f"progress cannot be waited for during {epochs} epochs; say at least 1.")
 
@@ -105,9 +106,9 @@ def stop_without_progress(epochs: int, by: float = 0.0) -> Callback:
 def evaluate_every(
     epochs: int, tell: "Callable[[Epoch, list[Evaluation]], Any]", episodes: int = 100, deterministic: bool = False
 ) -> Callback:
-    """Play fresh episodes with the newest policies after every so many epochs, and hand what came out to `tell`.
+    """Evaluate the newest policies on fresh episodes after every so many epochs, and call `tell` with the results.
 
-    What `tell` returns is the callback's answer: a text stops the run.
+    What `tell` returns is what the callback returns, so a text stops the run.
     """
 
     def look(report: Epoch) -> object:

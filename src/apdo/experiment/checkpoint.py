@@ -1,8 +1,8 @@
-"""The complete state of a run in one file: named arrays and a manifest, no pickles, written all or nothing.
+"""The complete state of a run in one file: named arrays and a manifest, without pickles, written completely or not.
 
-The file is an uncompressed .npz, so that any tool can look into it, whose zip comment is the SHA-256 of everything
-before it. It is read with suspicion: the checksum first, then names, sizes, types and shapes against what the run's
-settings make them, all before any array is made.
+The file is an uncompressed .npz, so that any tool can read it. Its zip comment is the SHA-256 of everything before it.
+Reading trusts nothing: first the checksum is checked, then names, sizes, types and shapes are compared with what the
+run's settings require. Arrays are allocated only after that.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from apdo.errors import InvalidInput
 
 FORMAT = 4
 _EARLIER = (1, 2, 3)
-"""Formats without the best policy, or without what all batches say of it, which nobody can make up afterwards."""
+"""Formats without the best policy, or without the batch statistics that judge it. Neither can be added afterwards."""
 _MANIFEST = "manifest"
 _MOST_MANIFEST = 2**24
 _DIGEST = 64
@@ -36,11 +36,11 @@ _savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords 
 
 
 class Earlier(InvalidInput):
-    """A whole checkpoint of a format that is no longer read: not damaged, and not to be replaced."""
+    """A whole checkpoint in a format that is no longer read. It is not damaged, and must not be replaced."""
 
 
 def save(path: Path, state: PyTree, epoch: int) -> None:
-    """Write the state's leaves under their tree paths to a temporary name, with a checksum; then rename."""
+    """Write the state's leaves under their tree paths and a checksum to a temporary file; then rename it."""
     arrays = {name: to_numpy(leaf) for name, leaf in named(state)}
     manifest = {
         "format": FORMAT,
@@ -63,7 +63,7 @@ def save(path: Path, state: PyTree, epoch: int) -> None:
 
 
 def load(path: Path, like: PyTree) -> PyTree:
-    """The state in a file, with the structure, shapes and dtypes of `like` (arrays or their shapes), all checked."""
+    """The state in a file, with the structure, shapes and dtypes of `like` (arrays or their shapes), checked."""
     try:
         with path.open("rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -71,7 +71,7 @@ def load(path: Path, like: PyTree) -> PyTree:
             leaves = _read(path, file, like)
     except InvalidInput:
         raise
-    # A stranger's file can make the zip and array readers fail in many ways; none of them may end in a traceback.
+    # A file of unknown origin can make the zip and array readers fail in many ways. None may end in a traceback.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InvalidInput(f"{path} is not a whole checkpoint: {reason}.") from None
@@ -99,7 +99,7 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
             raise InvalidInput(f"{path} is damaged: it has lost its checksum.")
         if set(archive.namelist()) != {f"{name}.npy" for name in (_MANIFEST, *wanted)}:
             raise InvalidInput(f"{path} is not a whole checkpoint of this run: it holds other arrays.")
-        # Every header before any array.
+        # Check every header before reading any array.
         for name, expected in wanted.items():
             _check_header(path, archive, name, expected)
         arrays = {name: _array(archive, name, expected) for name, expected in wanted.items()}
@@ -107,7 +107,7 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, size: int) -> None:
-    """What we write is never compressed, so that nothing can unpack to more than the file itself has."""
+    """Check that nothing is compressed, as in the files that we write: nothing can unpack to more than the file."""
     members = archive.infolist()
     for member in members:
         if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
@@ -133,7 +133,7 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
 
 @runtime_checkable
 class _Readable(Protocol):
-    """A member of an archive; its own class is not what the archive's types promise."""
+    """A file in an archive. Its real class is another one than `zipfile` declares."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
@@ -169,13 +169,13 @@ def _array(archive: zipfile.ZipFile, name: str, expected: jax.ShapeDtypeStruct) 
 
 
 def found(folder: Path) -> list[tuple[int, Path]]:
-    """The checkpoints of a run folder with the epochs in their names, newest first."""
+    """The checkpoints in a run folder with the epochs in their names, the newest first."""
     named = [(path, _NAME.fullmatch(path.name)) for path in (folder / "checkpoints").glob("epoch-*.npz")]
     return sorted(((int(match[1]), path) for path, match in named if match), reverse=True)
 
 
 def latest(folder: Path) -> Path:
-    """The newest checkpoint of a run folder, by the epoch in its name."""
+    """The newest checkpoint in a run folder, by the epoch in its name."""
     if there := found(folder):
         return there[0][1]
     raise InvalidInput(f"{folder} has no checkpoint yet.")
@@ -189,23 +189,23 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Take a file that cannot be used out of the way, without destroying it."""
+    """Rename a file that cannot be used, without destroying it."""
     with contextlib.suppress(OSError):
         path.replace(path.with_name(path.name + ".unusable"))
 
 
 def path_of(folder: Path, epoch: int) -> Path:
-    """Where the state after so many epochs is kept."""
+    """The file for the state after so many epochs."""
     return folder / "checkpoints" / f"epoch-{epoch:06d}.npz"
 
 
 def learner_path(folder: Path, epoch: int) -> Path:
-    """Where the learner of an adjustment after so many epochs is kept while it works."""
+    """The file for the learner of the adjustment after so many epochs, while it works."""
     return folder / "checkpoints" / f"learner-{epoch:06d}.npz"
 
 
 def named(tree: PyTree) -> list[tuple[str, Any]]:
-    """A state's leaves under the names that they have in a file."""
+    """A state's leaves with their names in a file."""
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
@@ -220,12 +220,12 @@ def _stored_as(leaf: _Leaf) -> jax.ShapeDtypeStruct:
 
 
 def to_numpy(leaf: jax.Array | np.ndarray) -> np.ndarray:
-    """A leaf as a file holds it."""
+    """A leaf as it is stored in a file."""
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
 
 
 def _from_numpy(array: np.ndarray, like: _Leaf) -> jax.Array:
-    # A copy: the run gives its state away to be overwritten, which the file's own memory must not be.
+    # A copy, because the run gives its state away to be overwritten, and the memory of the file must stay as it is.
     own = jnp.array(array, copy=True)
     return jax.random.wrap_key_data(own) if _is_key(like) else own
 

@@ -1,4 +1,4 @@
-"""Which policy of a run is taken: the best that training has met, unless the newest is asked for."""
+"""The choice of a run's policy: the best that training has found, unless the newest is asked for."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from apdo.policy import Policy
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The best policy of a seed, and what the batch that it drew says of it."""
+    """A seed's best policy, with what its own batch says about it."""
 
     seed: int
     epoch: int
-    """Whose batch it drew: the policy after so many epochs of learning."""
+    """The policy after this many epochs of learning; it drew the batch that the other fields describe."""
     returned: float
-    """The return that the objective speaks of."""
+    """The return that the objective maximises."""
     return_error: float
     cost: tuple[float, ...]
-    """The costs that the limits speak of."""
+    """The costs that the limits apply to."""
     cost_error: tuple[float, ...]
     known: bool
-    """Whether it is known, with 95 % confidence, to keep the limits."""
+    """Whether it keeps the limits with 95 % confidence."""
     discounted: bool = False
     """Whether return and costs are discounted."""
 
     def plain(self) -> dict[str, Any]:
-        """As `run.json` has it."""
+        """The entry in `run.json`."""
         return {
             "seed": self.seed,
             "epoch": self.epoch,
@@ -44,20 +44,20 @@ class Found:
         }
 
     def words(self) -> str:
-        """Which policy it is."""
+        """A description of the policy in words."""
         if self.known:
             return f"the policy of epoch {self.epoch}, the best that is known to keep the limits"
         return f"the policy of epoch {self.epoch}, the nearest to the limits, for none is known to keep them"
 
     def figures(self) -> str:
-        """What training saw of it."""
+        """Its return and costs in training, with their standard errors, as text."""
         costs = ", ".join(f"{cost:.4g} ± {error:.2g}" for cost, error in zip(self.cost, self.cost_error, strict=True))
         kind = "discounted return" if self.discounted else "return"
         return f"{kind} {self.returned:.4g} ± {self.return_error:.2g}, cost {costs}"
 
 
 def found(training: loop.Training, seeds: Sequence[int], state: loop.State) -> list[Found]:
-    """The best policy of each seed; nothing where none is kept, or before the first epoch."""
+    """The best policy of each seed; empty if the algorithm keeps none, or before the first epoch."""
     kept = state.best
     if kept is None:
         return []
@@ -81,7 +81,7 @@ def found(training: loop.Training, seeds: Sequence[int], state: loop.State) -> l
 
 
 def policies(training: loop.Training, seeds: Sequence[int], state: loop.State, newest: bool = False) -> list[Policy]:
-    """The policy of each seed: the best where one is kept, unless the newest is asked for."""
+    """The policy of each seed: the best if the algorithm keeps one, unless the newest is asked for."""
     after = int(state.epoch)
     there = [] if newest else found(training, seeds, state)
     if state.best is None or not there:
@@ -94,7 +94,7 @@ def policies(training: loop.Training, seeds: Sequence[int], state: loop.State, n
 
 
 def _values(training: loop.Training, state: loop.State) -> PyTree | None:
-    """The newest value functions by seed, where there is one of the return and one of each cost."""
+    """The newest value functions by seed; None unless there is one for the return and one for each cost."""
     own = getattr(training.algorithm, "learned_values", None)
     values = None if own is None else jax.vmap(own)(state.algorithm)
     if values is None:

@@ -1,9 +1,9 @@
 """Compiled programs are kept between runs, so that a second run of the same shape starts at once.
 
-JAX keeps what the compiler made, and finds it again by the program's text: for that the program must be traced and
-lowered anew in every process, which takes longer than loading it. So the loop's program is kept under a name that is
-known before it is traced: a digest of all that its text depends on (`name_of`). Only programs of built-in algorithms
-and environments are kept so, for a CPU as one device; everything else is traced.
+JAX has a cache of compiled programs, which finds a program by its text. For that, every process must trace and lower
+the program again, which takes longer than loading it. So the loop's program is also kept under a name that is known
+before tracing: a digest of everything that its text depends on (`name_of`). Only programs of built-in algorithms and
+environments are kept in this way, and only for a CPU as one device. Every other program is traced.
 """
 
 import contextlib
@@ -35,25 +35,25 @@ from apdo import arguments, loop
 
 FORMAT = 1
 MOST = 200
-"""Programs that are kept; those that were not used for longest go first."""
+"""The most programs that are kept; the least recently used are deleted first."""
 PLATFORMS = ("cpu",)
-"""Where programs are kept so; elsewhere JAX's own cache is all there is."""
+"""Platforms for which programs are kept in this way. Others use only JAX's own cache."""
 _PACKAGE = "apdo"
 _OUTSIDE = ("cli.py", "exact", "experiment", "report", "sweeps")
-"""Parts of this package that nothing of a program comes from: `apdo.loop` imports none of them."""
+"""Parts of this package that do not affect any program: `apdo.loop` imports none of them."""
 _LINEAR_ALGEBRA = "lapack_"
-"""How the names of the functions begin that programs call for inverses and solutions, in a program's text."""
+"""In a program's text, the names of the functions for inverses and linear systems begin like this."""
 _ALONE = threading.Lock()
-"""Held by a thread for whom JAX's own cache is switched off: the switch is one for all."""
+"""Held by a thread while JAX's own cache is switched off for it: the switch acts on all threads."""
 _NO_MATTER = ("cache", "log", "traceback", "profiler", "dump", "distributed")
-"""Parts of the names of JAX's settings that no program depends on."""
+"""Parts of the names of JAX settings that do not affect any program."""
 
 
 def keep_compiled_programs() -> None:
-    """Turn JAX's persistent compilation cache on, unless the user has chosen where it is or switched it off.
+    """Switch on JAX's persistent compilation cache, unless the user has chosen its folder or switched it off.
 
-    The folder is `apdo/jax` in the user's cache folder; JAX_COMPILATION_CACHE_DIR names another, and an empty value or
-    JAX_ENABLE_COMPILATION_CACHE=false switches it off.
+    The folder is `apdo/jax` in the user's cache folder. JAX_COMPILATION_CACHE_DIR names another folder. An empty value,
+    or JAX_ENABLE_COMPILATION_CACHE=false, switches the cache off.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or _setting("jax_compilation_cache_dir"):
         return
@@ -64,7 +64,7 @@ def keep_compiled_programs() -> None:
 
 
 def folder() -> Path | None:
-    """Where the loop's programs are kept, in the folder of JAX's own cache; None where that is off or elsewhere."""
+    """The folder of the loop's programs, inside that of JAX's own cache; None if that is switched off or not local."""
     above = _setting("jax_compilation_cache_dir")
     if not above or "://" in above or not _setting("jax_enable_compilation_cache"):
         return None
@@ -76,7 +76,7 @@ def _setting(name: str) -> Any:  # noqa: ANN401
 
 
 class Advance:
-    """`loop.make_advance`, whose program is loaded if an earlier process has kept it, and kept if not."""
+    """`loop.make_advance` with a cache: the program is loaded if an earlier process has saved it, and saved if not."""
 
     def __init__(self, training: loop.Training) -> None:
         self._training, self._traced = training, loop.make_advance(training)
@@ -91,7 +91,7 @@ class Advance:
         return self._ready(state, *rest)
 
     def prepare(self, *given: Any) -> None:  # noqa: ANN401
-        """Load or compile the program before it is called; several threads may do so for programs of their own."""
+        """Load or compile the program before its first call. Several threads may do this for different programs."""
         found = self._find(given)
         traced = cast(jax.stages.Wrapped, self._traced)
         self._ready = traced.lower(*given).compile() if found is self._traced else found
@@ -106,7 +106,7 @@ class Advance:
             self.loaded = True
             return found
         lowered = cast(jax.stages.Wrapped, self._traced).lower(*given)
-        # JAX's own copy of a program cannot be written down again: what it loads lacks some of its functions.
+        # A program from JAX's own cache cannot be saved again: it lacks some of its functions.
         with _ALONE, _without_the_cache():
             compiled = lowered.compile()
         _save(path, compiled)
@@ -114,16 +114,16 @@ class Advance:
 
 
 def name_of(training: loop.Training, given: tuple[Any, ...]) -> str | None:
-    """The name of a program that takes these arguments; None for one that is not to be kept.
+    """The name of a program that takes these arguments; None for a program that is not kept.
 
-    Programs of the same name are the same.
+    Programs with the same name are the same.
     """
     if jax.default_backend() not in PLATFORMS:
         return None
     if loop.devices_for(given[0].key.shape[0]) > 1 or jax.process_count() > 1:
         return None
     try:
-        # Numbers that are arguments of the program are nothing of its text.
+        # Numbers that are arguments of the program are not part of its text.
         arguing: dict[str, float] = dict.fromkeys(given[2] if len(given) > 2 else {}, 0.0)
         essentials = [_essentials(), _plain(arguments.put(training, arguing)), _shapes(given)]
     except _Unknown:
@@ -132,11 +132,11 @@ def name_of(training: loop.Training, given: tuple[Any, ...]) -> str | None:
 
 
 class _Unknown(Exception):
-    """Something of which nobody can say whether it is the same in another process."""
+    """Raised for a value that may not be the same in another process."""
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Nested configurations of this package as plain values, nothing left out."""
+    """Nested configurations of this package as plain values, complete."""
     if value is None or isinstance(value, str | bool | int):
         return [type(value).__name__, value]
     if isinstance(value, float):
@@ -164,7 +164,7 @@ def _shapes(given: tuple[Any, ...]) -> list[Any]:
 
 
 def _essentials() -> list[Any]:
-    """What every program depends on: code, versions, the machine, JAX's settings."""
+    """What every program depends on: the code, the versions, the machine and JAX's settings."""
     device = jax.devices()[0]
     named = sorted(name for name in jax.config.values if not any(part in name for part in _NO_MATTER))
     settings = [(name, repr(_setting(name))) for name in named]
@@ -180,7 +180,7 @@ def _versions() -> list[str]:
 
 @functools.cache
 def _code() -> str:
-    """A digest of the files that programs come from."""
+    """A digest of the source files that programs are made from."""
     root = importlib.import_module(_PACKAGE).__path__[0]
     digest = hashlib.sha256()
     for path in sorted(Path(root).rglob("*.py")):
@@ -194,7 +194,7 @@ def _code() -> str:
 
 @functools.cache
 def _processor() -> tuple[str, ...]:
-    """What programs of a CPU are made for: its instructions, and how many threads there are."""
+    """The properties of a CPU that its programs depend on: its instructions, and its number of threads."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -205,8 +205,8 @@ def _processor() -> tuple[str, ...]:
 
 
 def _load(path: Path, given: tuple[Any, ...]) -> Callable[..., loop.Chunk] | None:
-    """A program that was kept; None if there is none, or none that is whole."""
-    # Whatever is wrong with a file, or with a JAX that reads it differently, the program is made anew.
+    """A saved program; None if there is none, or if its file is damaged."""
+    # If anything is wrong with a file, or JAX reads it differently, the program is compiled again.
     with contextlib.suppress(Exception):
         head, _, content = path.read_bytes().partition(b"\n")
         about = json.loads(head)
@@ -214,11 +214,11 @@ def _load(path: Path, given: tuple[Any, ...]) -> Callable[..., loop.Chunk] | Non
             return None
         state, count, flags = given[0], given[1], jnp.asarray(np.zeros(given[0].key.shape, bool))
         metrics, finite = {name: count for name in about["metrics"]}, {name: flags for name in about["finite"]}
-        chunk = loop.Chunk(state=state, metrics=metrics, done=count, finite=finite)  # for its structure alone
+        chunk = loop.Chunk(state=state, metrics=metrics, done=count, finite=finite)  # only its structure is used
         trees = jax.tree.structure((given, {})), jax.tree.structure(chunk)
         if about["linear_algebra"]:
-            # LAPACK's functions are looked up when a program that calls them is lowered: a process that has lowered
-            # none would call into nowhere.
+            # JAX looks up LAPACK's functions when it lowers a program that calls them. Without such a program in this
+            # process, the loaded program would call functions that do not exist.
             jax.jit(jnp.linalg.inv).lower(jax.ShapeDtypeStruct((2, 2), jnp.float32))
         compiled = serialize_executable.deserialize_and_load(content, *trees, execution_devices=jax.devices()[:1])
         os.utime(path)
@@ -227,7 +227,7 @@ def _load(path: Path, given: tuple[Any, ...]) -> Callable[..., loop.Chunk] | Non
 
 
 def _save(path: Path, compiled: jax.stages.Compiled) -> None:
-    """Keep a program, if that can be done; a full disk or a JAX that cannot write it down only cost time."""
+    """Save a program if possible. If the disk is full or JAX cannot serialise it, the next run only takes longer."""
     with contextlib.suppress(Exception):
         content, _, _ = serialize_executable.serialize(compiled)
         chunk = compiled.out_info
@@ -249,7 +249,7 @@ def _prune(place: Path) -> None:
 
 @contextlib.contextmanager
 def _without_the_cache() -> Iterator[None]:
-    """While entered, JAX compiles all that it is asked to; it looks at the setting once, unless told to look again."""
+    """Switch JAX's cache off inside the context. JAX reads this setting only once unless its cache is reset."""
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     try:

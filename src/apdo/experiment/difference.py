@@ -1,10 +1,10 @@
-"""What two configurations do not have in common, in words."""
+"""The differences between two configurations, in words."""
 
 import json
 
 
 def differences(there: object, here: object, what: str = "", most: int = 4) -> str:
-    """What two nested dictionaries, or two values, do not have in common, in words; empty if nothing."""
+    """The differences between two nested dictionaries, or two values, in words; empty if there are none."""
     old, new = _flat(there, what), _flat(here, what)
     found = [
         f"{name} is {old.get(name, 'absent')} there and {new.get(name, 'absent')} here"
@@ -16,7 +16,7 @@ def differences(there: object, here: object, what: str = "", most: int = 4) -> s
 
 
 def _flat(nested: object, above: str) -> dict[str, object]:
-    """The leaves of nested dictionaries by their dotted names, as JSON gives them back."""
+    """The leaves of nested dictionaries by their dotted names, converted to what JSON gives back."""
     if not isinstance(nested, dict):
         return {above: json.loads(json.dumps(nested))}
     flat: dict[str, object] = {}

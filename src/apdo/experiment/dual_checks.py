@@ -1,4 +1,4 @@
-"""Whether an estimate of λ* deserves belief: what `apdo dual` checks, and what APDO checks before it jumps."""
+"""Checks of whether an estimate of λ* can be trusted. `apdo dual` uses them, and APDO before it jumps."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -20,23 +20,23 @@ from apdo.problem import Problem
 
 _JUDGED = 4000
 _NEIGHBOURLY = 1000
-"""Starts, and states, at which the actors are looked at; for choices, whose neighbours must be found, fewer."""
+"""The number of episode starts and states on which actors are checked; fewer for choices, which need neighbours."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Checks:
-    """How thoroughly is looked, and how much is forgiven."""
+    """How thorough the checks are, and how strict."""
 
     iterations: int = 10_000
-    """Of the critics of the logged policy."""
+    """Iterations of the critics that are fitted to the logged policy."""
     tolerance: float = 0.1
-    """Share of the logged cost, or the limit, by which critics may misjudge and actors miss it."""
+    """How far critics may misjudge the cost and actors may miss it, as a share of the logged cost or of the limit."""
     fewest: int = 30
-    """Episodes without which no answer is supported."""
+    """With fewer episodes no answer is supported."""
 
 
 def against(checks: Checks, data: Dataset, found: dual_estimate.Estimate, about: Diagnostics) -> Iterator[str]:
-    """Why the data cannot support an estimate, a sentence each."""
+    """The reasons why the data cannot support an estimate, a sentence each."""
     price, low, high = (np.asarray(part, np.float64) for part in (found.multiplier, found.low, found.high))
     yield from reasons(data, price, low, high, about, checks.tolerance, checks.fewest)
 
@@ -50,9 +50,9 @@ def diagnose(
     members: contract.OwnState,
     key: jax.Array,
 ) -> Diagnostics:
-    """What is known of the data and of members that have learned from them.
+    """Measure what the checks need to know about the data and about members that have learned from them.
 
-    `batch` is the data as the members see them, with rewards and costs as they are.
+    `batch` is the data with observations and actions as the members see them, and with rewards and costs unscaled.
     """
     critic_key, judge_key = random.split(key)
     rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def _calibrate(
     iterations: int,
     key: jax.Array,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """For each episode [N, K], what critics of the logged policy say at its start, and what came; the share beyond."""
+    """For each episode [N, K]: its sums as critics of the logged policy predict them, and as logged; shares beyond."""
     last = np.zeros(data.samples, dtype=bool)
     last[data.ends] = True
     after = np.minimum(np.arange(data.samples) + 1, data.samples - 1)
@@ -106,7 +106,7 @@ def _calibrate(
     )
     critic = fit(steps, key)
 
-    # Everything as the limits mean it; where a total is read off discounted sums, those stand for it.
+    # In the units of the limits. Where the limits are on totals, critics estimate these from discounted sums.
     size_of = np.asarray(units.sums)
 
     def says(rows: NDArray[np.int64]) -> NDArray[np.float64]:

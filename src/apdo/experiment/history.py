@@ -1,4 +1,4 @@
-"""The metrics of a run so far, as they come from the compiled loop and as the run keeps them."""
+"""The metrics of a run so far, in the shapes of the compiled loop and of the result."""
 
 import dataclasses
 from typing import Any
@@ -13,14 +13,14 @@ from apdo.report import runs
 
 
 class History:
-    """The metrics of all epochs so far, by name, [E, S, ...]; it grows by doubling, so that long runs stay small."""
+    """The metrics of all epochs so far, by name, [E, S, ...]. The arrays grow by doubling."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
         self._epochs = 0
 
     def add(self, metrics: dict[str, np.ndarray]) -> None:
-        """The next epochs."""
+        """Append the next epochs."""
         count = len(next(iter(metrics.values())))
         if self._arrays and {n: a.shape[1:] for n, a in self._arrays.items()} != {
             n: a.shape[1:] for n, a in metrics.items()
@@ -39,17 +39,17 @@ class History:
         self._epochs += count
 
     def restore(self, rows: list[list[dict[str, Any]]], skip: set[str]) -> None:
-        """The epochs of an earlier part of the run, from its records; JSON gives single precision back exactly."""
+        """Append the epochs of an earlier part of the run, from its records. JSON keeps single precision exactly."""
         if rows:
             names = [name for name in rows[0][0] if name not in skip]
             self.add({name: _single(np.asarray([[row[name] for row in epoch] for epoch in rows])) for name in names})
 
     def first(self, epochs: int) -> dict[str, np.ndarray]:
-        """The first so many epochs, [E, S, ...]; a view that the next epochs do not change."""
+        """The first so many epochs, [E, S, ...], as a view that later epochs do not change."""
         return {name: room[:epochs] for name, room in self._arrays.items()}
 
     def by_seed(self) -> dict[str, np.ndarray]:
-        """[S, E, ...]."""
+        """Copies with the seeds first, [S, E, ...]."""
         return {name: np.swapaxes(room[: self._epochs], 0, 1).copy() for name, room in self._arrays.items()}
 
 
@@ -58,7 +58,7 @@ def _single(values: np.ndarray) -> np.ndarray:
 
 
 def history_of(stands: Standing) -> History:
-    """The metrics that a run has so far."""
+    """The metrics of a run up to where it can continue."""
     history = History()
     history.restore(stands.rows, skip={"epoch", "seed", "samples", "seconds"} | runs.ADJUSTED)
     return history
@@ -66,21 +66,21 @@ def history_of(stands: Standing) -> History:
 
 @dataclasses.dataclass(frozen=True)
 class Brought:
-    """What a call of the compiled loop brought, but for the state."""
+    """The results of one call of the compiled loop, without the state."""
 
     metrics: dict[str, np.ndarray]
-    """By name, [E, S, ...], for the epochs that are done."""
+    """By name, [E, S, ...], for the epochs that were done."""
     finite: dict[str, np.ndarray]
-    """By quantity: whether each seed's was finite in the last epoch tried."""
+    """By quantity: whether it was finite for each seed in the last epoch that was tried."""
     done: int
 
     def of(self, rows: slice) -> "Brought":
-        """Some of the seeds'."""
+        """The results of some of the seeds."""
         metrics = {name: value[:, rows] for name, value in self.metrics.items()}
         return Brought(metrics, {name: flags[rows] for name, flags in self.finite.items()}, self.done)
 
 
 def brought(chunk: loop.Chunk) -> Brought:
-    """A chunk's numbers, from the device."""
+    """Copy a chunk's results from the device."""
     metrics, finite, done = jax.device_get((chunk.metrics, chunk.finite, chunk.done))
     return Brought({name: value[: int(done)] for name, value in metrics.items()}, finite, int(done))

@@ -12,9 +12,9 @@ from apdo.experiment import buffers, checkpoint, evaluation
 
 
 def of_run(folder: str | Path, seed: int | None = None) -> Dataset:
-    """What the newest whole checkpoint of a run has in its buffer; of the run's first seed unless another is named.
+    """The content of the buffer in a run's newest whole checkpoint, for one seed of the run (default: the first).
 
-    Everything is as the task gave it: raw observations, rewards and costs in the task's own units.
+    Observations are raw, and rewards and costs are in the task's own units.
     """
     folder = Path(folder)
     experiment, training, like = evaluation.restore(folder, without_environment=True)

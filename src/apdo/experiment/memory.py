@@ -1,4 +1,4 @@
-"""Whether a run fits into memory, asked before any of it is allocated."""
+"""Checks whether a run fits into memory before anything is allocated."""
 
 import contextlib
 import math
@@ -11,11 +11,11 @@ from apdo import arguments, loop
 from apdo.errors import InvalidInput
 
 _COPIES = 3
-"""How often a batch is held at once: as sampled, shuffled for the value functions, and in what the networks make."""
+"""How many copies of a batch exist at once: sampled, shuffled for the value functions, and inside the networks."""
 
 
 def check(training: loop.Training, seeds: list[int]) -> None:
-    """Raise InvalidInput if the state and a batch alone need more than there is."""
+    """Raise InvalidInput if the state and one batch need more memory than is free."""
     needed, there = needs(training, len(seeds)), available()
     if there is not None and needed > there:
         raise InvalidInput(
@@ -25,7 +25,7 @@ def check(training: loop.Training, seeds: list[int]) -> None:
 
 
 def needs(training: loop.Training, seeds: int) -> int:
-    """Bytes of the state and of one batch, from their shapes alone; the least that a run takes."""
+    """The bytes of the state and of one batch, computed from their shapes: a lower bound on what a run needs."""
     state = _state_of(training)
     problem = training.problem
     sample = 4 * (2 * problem.observation_size + problem.action_size + problem.constraints + 4)
@@ -38,7 +38,7 @@ def needs(training: loop.Training, seeds: int) -> int:
 
 
 _known: dict[object, int] = {}
-"""Bytes of a state by what its size depends on: numbers do not change it, and a sweep asks often."""
+"""The bytes of a state, by everything that its size depends on. A sweep asks often, and numbers do not matter."""
 
 
 def _state_of(training: loop.Training) -> int:
@@ -62,7 +62,7 @@ def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def available() -> int | None:
-    """Bytes that are free on the device that computes; None where that cannot be told."""
+    """The free bytes on the device that computes; None if they are unknown."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
