@@ -1,6 +1,6 @@
-"""An estimate of the multipliers with what speaks for and against it: a verdict, in words and as plain values.
+"""An estimate of the multipliers with the checks that support or refute it: a verdict, in words and as plain values.
 
-The data support an answer unless one of these says otherwise; each is a sentence of its own:
+The data support an answer unless one of these checks fails. Each failure is reported in a sentence of its own:
 
     episodes       there are too few
     spread         it is wider than the estimate itself, for a price that matters
@@ -24,31 +24,31 @@ from apdo.datasets import Dataset
 Floats = NDArray[np.float64]
 
 NEGLIGIBLE = 0.01
-"""A price is next to nothing if the limit, or the logged cost, is worth no more than this share of the return at it."""
+"""A price is negligible if the limit, or the logged cost, is worth no more than this share of the return."""
 UNCOVERED = 0.5
-"""The share of states, or of probability, outside what was logged from which on no answer is supported."""
+"""No answer is supported if this share of states, or of probability, lies outside the logged data."""
 SWINGING = 0.25
-"""The share of a price by which it may still swing."""
+"""The most by which a price may still swing, as a share of it."""
 MOSTLY = 0.5
-"""The share of a cost beyond the end of the episodes from which on it cannot be checked."""
+"""If this share of a cost lies beyond the end of the episodes, the cost cannot be checked."""
 BLOCKS = 10
-"""Parts of the data, in order of their episodes, that are taken for different policies."""
+"""The data are cut into this many parts, in order of their episodes; each is taken for a different policy."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """What is known of the data and of the learners, in the data's own units. K signals: the return, then the costs."""
+    """Measurements of the data and of the learners, in the data's own units. K signals: the return, then the costs."""
 
     samples: int
     episodes: int
     logged: Floats
-    """[K]: the Monte-Carlo mean of the logged episodes; of those cut off, with what a critic expects beyond."""
+    """[K]: the Monte-Carlo mean of the logged episodes. If truncated, with what a critic expects beyond."""
     logged_error: Floats
     """[K]: its standard error."""
     blocks: Floats
     """[P, M]: the mean cost of each part of the data, in order of the episodes."""
     calibrated: Floats
-    """[K]: what critics of the logged policy say of it at the same starts."""
+    """[K]: the same mean according to critics of the logged policy, at the same starts."""
     calibration_error: Floats
     """[K]: the standard error of the difference."""
     tail: Floats
@@ -56,45 +56,45 @@ class Diagnostics:
     actor_cost: Floats
     """[E, M]: each member's cost by its own critics, over the last half of its iterations."""
     disagreement: Floats
-    """[M]: the standard deviation among the members' critics about the cost of one and the same actor's first action.
-    After it each has its own actor in mind, so that this holds both the critics' errors and the actors' differences."""
+    """[M]: the standard deviation of the members' critics on the cost of the same actor's first action. After the first
+    action each critic assumes its own actor, so this measures both the critics' errors and the actors' differences."""
     swing: Floats
-    """[M]: the standard deviation of a member's multiplier along the last half of its path; the median member's."""
+    """[M]: the standard deviation of a member's multiplier over the last half of its path, for the median member."""
     distance: float | None
-    """Of vectors: from the logged actions, in their standard deviations."""
+    """For action vectors: the distance from the logged actions, in their standard deviations. None for choices."""
     outside: float
-    """The share of states where an actor's vector leaves the logged 1 to 99 % range; or the probability that the actors
-    give to choices rarely logged near."""
+    """The share of states in which an actor's vector lies outside the logged 1 to 99 % range. For choices: the
+    probability that the actors give to choices that were rarely logged in similar states."""
 
     @property
     def bias(self) -> Floats:
-        """[K]: by how much the critics of the logged policy are above its Monte-Carlo mean."""
+        """[K]: by how much the critics of the logged policy exceed its Monte-Carlo mean."""
         return self.calibrated - self.logged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MultiplierEstimate:
-    """λ* of each constraint as far as logged data tell."""
+    """The optimal multiplier λ* of each constraint, as far as logged data can tell."""
 
     multiplier: Floats
     """[M]: λ^OFF, what one more unit of limit is worth in return."""
     low: Floats
     high: Floats
-    """[M]: the ends of the learners' spread; `high` is infinite for a single one."""
+    """[M]: the ends of the learners' spread; `high` is infinite if there is only one learner."""
     members: Floats
-    """[E, M]: each member's own."""
+    """[E, M]: each member's estimate."""
     iterations: NDArray[np.int64]
     path: Floats
-    """[P, E, M]: the members' multipliers after so many `iterations` [P]."""
+    """[P, E, M]: the members' multipliers after the numbers of `iterations` [P]."""
     limits: tuple[float, ...]
     cost_names: tuple[str, ...]
     diagnostics: Diagnostics
     unsupported: tuple[str, ...]
-    """Why the data cannot support this answer, a sentence each; none if they do."""
+    """The reasons why the data cannot support this answer, a sentence each; empty if they do."""
 
     @property
     def supported(self) -> bool:
-        """Whether no check speaks against the answer."""
+        """Whether no check failed."""
         return not self.unsupported
 
     def describe(self) -> list[str]:
@@ -104,7 +104,7 @@ class MultiplierEstimate:
         return [head, "", *_prices(self), *_checks(self), "", *_verdict(self)]
 
     def plain(self) -> dict[str, Any]:
-        """Everything as values that JSON can hold; what is infinite is null."""
+        """Everything as values that JSON can hold; infinity becomes null."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "diagnostics"}
         about = {f.name: getattr(self.diagnostics, f.name) for f in dataclasses.fields(self.diagnostics)}
         return _plain({"supported": self.supported} | fields | {"diagnostics": about})
@@ -113,7 +113,7 @@ class MultiplierEstimate:
 def reasons(
     data: Dataset, multiplier: Floats, low: Floats, high: Floats, about: Diagnostics, tolerance: float, fewest: int
 ) -> Iterator[str]:
-    """Why the data cannot support an answer, a sentence each."""
+    """The reasons why the data cannot support an answer, a sentence each."""
     if about.episodes < fewest:
         yield f"there are only {about.episodes} episodes, fewer than the {fewest} that an answer needs"
     for i, name in enumerate(data.cost_names):
@@ -145,7 +145,7 @@ def reasons(
 
 
 def negligible(about: Diagnostics, limit: float, i: int) -> float:
-    """The price below which constraint i is next to free."""
+    """The price below which constraint i is almost free."""
     unit = max(abs(limit), abs(float(about.logged[1 + i])))
     return NEGLIGIBLE * abs(float(about.logged[0])) / unit if unit else 0.0
 
@@ -165,11 +165,12 @@ def _calibration(name: str, about: Diagnostics, limit: float, i: int, tolerance:
 
 
 def _size(about: Diagnostics, limit: float, i: int, *, signed: bool) -> float:
-    """What an actor's cost is large or small against.
+    """The size of a cost, against which differences between costs are large or small.
 
-    Critics that may misjudge the logged cost by a share of it know no other cost better. Of a cost that can be negative
-    the size says nothing: around a limit of 0 the share of it would be nothing, too. Two deviations of an episode take
-    its place, as they do for the multipliers (`core.dual`).
+    For a cost that is never negative, it is the larger of the limit and the logged cost: critics that may misjudge the
+    logged cost by a share of it know no other cost better. For a cost that can be negative, this would be misleading:
+    around a limit of 0, a share of it would be almost nothing. So it is then two standard deviations of an episode, as
+    in the rules for the multipliers (`core.dual`).
     """
     if signed:
         return 2.0 * float(about.logged_error[1 + i]) * math.sqrt(about.episodes)

@@ -1,4 +1,4 @@
-"""How good a learned policy is, measured on fresh episodes that it was not trained on."""
+"""Measures a learned policy on fresh episodes that it was not trained on."""
 
 import dataclasses
 import html
@@ -24,7 +24,7 @@ from apdo.policy import Policy
 from apdo.report import runs
 
 EVALUATION_STREAM = 2**30
-"""Folded into the seed, so that evaluation never meets an episode of the training."""
+"""Folded into the seed, so that evaluation never uses an episode of the training."""
 
 MOST_EPISODES = 1_000_000
 
@@ -37,12 +37,12 @@ class Estimate:
     low: float
     high: float
     deviation: float
-    """Of one episode."""
+    """The standard deviation of one episode."""
     episodes: int
 
     @staticmethod
     def of(values: np.ndarray) -> "Estimate":
-        """The mean of independent values."""
+        """The estimate from independent values."""
         mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
         half = float(stats.t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
         return Estimate(mean=mean, low=mean - half, high=mean + half, deviation=deviation, episodes=len(values))
@@ -51,7 +51,7 @@ class Estimate:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
     def verdict(self, limit: float) -> "Verdict":
-        """Whether the mean is under a limit: what the 95 % interval says."""
+        """Whether the mean is within a limit, by the 95 % interval."""
         gap = limit - self.mean
         if self.deviation == 0.0:
             return Verdict("no" if gap < 0.0 else "yes", float(gap >= 0.0), None)
@@ -60,20 +60,20 @@ class Estimate:
         if self.high <= limit or self.low > limit:
             return Verdict("yes" if self.high <= limit else "no", probability, None)
         wanted = (float(stats.norm.ppf(0.975)) * self.deviation / gap) ** 2 if gap else math.inf
-        # What is undecided now is so after a few episodes less, too: the normal quantile is the smaller one.
+        # An undecided result is also undecided after slightly fewer episodes; the normal quantile is the smaller one.
         return Verdict("undecided", probability, max(math.ceil(wanted), self.episodes + 1) if wanted < 1e15 else None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Whether a mean cost is under its limit."""
+    """Whether a mean cost is within its limit."""
 
     holds: str
     """yes or no, each with 95 % confidence, or undecided."""
     probability: float
-    """That the mean cost is under the limit, by Student's t, knowing nothing beforehand."""
+    """The probability that the mean cost is within the limit, by Student's t with a flat prior."""
     deciding: int | None
-    """About how many episodes would decide, if the mean and deviation are as they look; None if none would, or need."""
+    """About how many episodes would decide, judged by this mean and deviation; None if none would, or need."""
 
     def __str__(self) -> str:
         needed = f", about {self.deciding:,} episodes would decide" if self.deciding else ""
@@ -82,24 +82,24 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
-    """One policy on fresh episodes."""
+    """The results of one policy on fresh episodes."""
 
     deterministic: bool
     episodes: int
     undiscounted_return: Estimate
     constrained_cost: tuple[Estimate, ...]
-    """The cost that the limits speak of."""
+    """The cost that the limits apply to."""
     undiscounted_cost: tuple[Estimate, ...]
     limits: tuple[float, ...] = ()
     cost_names: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Whether each mean cost is under its limit."""
+        """For each limit, whether the mean cost is within it."""
         return tuple(cost.verdict(limit) for cost, limit in zip(self.constrained_cost, self.limits, strict=True))
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return, costs and verdicts by name, in words."""
+        """Return, costs and verdicts by name, as text."""
         found = [("return", str(self.undiscounted_return))]
         for name, limit, cost, verdict in zip(
             self.cost_names, self.limits, self.constrained_cost, self.verdicts, strict=True
@@ -108,7 +108,7 @@ class Evaluation:
         return found
 
     def heading(self) -> str:
-        """What was played."""
+        """How many episodes were played, and how."""
         return f"{self.episodes:,} fresh episodes, {'deterministic' if self.deterministic else 'stochastic'}"
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class Evaluation:
         return "\n".join([f"<Evaluation: {self.heading()}, 95 % intervals", *lines]) + ">"
 
     def _repr_html_(self) -> str:
-        """The same for notebooks; names are text, whatever they are made of."""
+        """The same as a table for notebooks. Names are escaped."""
         rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{value}</td></tr>" for name, value in self.rows())
         return f"<div><strong>{self.heading()}</strong><table>{rows}</table><small>95 % intervals</small></div>"
 
@@ -124,9 +124,10 @@ class Evaluation:
 def restore(
     folder: Path, *, without_environment: bool = False, task: type[Any] | None = None
 ) -> tuple[Experiment, loop.Training, loop.State]:
-    """A run's experiment and the shapes of its state, for all seeds; an environment of the host need not be there.
+    """A run's experiment, its training, and the shapes of its state for all seeds.
 
-    `task` is the class of an environment that was given as a Python object.
+    With `without_environment`, an environment that runs outside JAX need not be installed. `task` is the class of an
+    environment that was given as a Python object.
     """
     description = runs.read_description(folder)
     config = description.get("config", {})
@@ -139,7 +140,7 @@ def restore(
 
 
 def _own_problem(description: dict[str, Any]) -> dict[str, Any]:
-    """The problem as the environment itself has it, without the budgets that a wrapper shows."""
+    """The problem of the environment itself, without the budgets that a wrapper adds to the observation."""
     problem, settings = dict(description["problem"]), description["config"].get("settings")
     wrapped = isinstance(settings, dict) and settings.get("wrap", "none") != "none"
     if wrapped and isinstance(problem.get("observation_size"), int) and isinstance(problem.get("cost_names"), list):
@@ -150,14 +151,14 @@ def _own_problem(description: dict[str, Any]) -> dict[str, Any]:
 def load_run(
     folder: str | Path, *, without_environment: bool = False, task: type[Any] | None = None
 ) -> tuple[Experiment, loop.Training, loop.State]:
-    """A run's experiment and its latest state, for all seeds; see `restore`."""
+    """A run's experiment, its training, and its latest state for all seeds; see `restore`."""
     folder = Path(folder)
     experiment, training, like = restore(folder, without_environment=without_environment, task=task)
     return experiment, training, checkpoint.load(checkpoint.latest(folder), like)
 
 
 def place_of(folder: str | Path, experiment: Experiment, seed: int | None) -> int:
-    """Where a seed stands among a run's; the first one if none is named."""
+    """The index of a seed among a run's seeds; 0 if no seed is named."""
     first, count = experiment.settings.seed, experiment.settings.seeds
     if seed is not None and not first <= seed < first + count:
         raise InvalidInput(f"{folder} has the seeds {first} to {first + count - 1}, not {seed}.")
@@ -167,7 +168,7 @@ def place_of(folder: str | Path, experiment: Experiment, seed: int | None) -> in
 def load_to_play(
     folder: str | Path, seed: int | None = None, *, newest: bool = False, task: type[Any] | None = None
 ) -> tuple[Policy, loop.Training]:
-    """A policy of a run, as `load` chooses it, with the environment that it was trained in."""
+    """A policy of a run, chosen as by `load`, with the environment that it was trained in."""
     experiment, training, state = load_run(folder, task=task)
     policies = chosen.policies(training, seeds_of(experiment), state, newest)
     return policies[place_of(folder, experiment, seed)], training
@@ -179,7 +180,7 @@ def seeds_of(experiment: Experiment) -> list[int]:
 
 
 def load(folder: str | Path, seed: int | None = None, *, newest: bool = False) -> Policy:
-    """The best policy of a run, or the newest; of its first seed unless another is named."""
+    """The best policy of a run, or the newest, for one seed of the run (default: its first)."""
     experiment, training, state = load_run(folder, without_environment=True)
     policies = chosen.policies(training, seeds_of(experiment), state, newest)
     return policies[place_of(folder, experiment, seed)]
@@ -188,7 +189,7 @@ def load(folder: str | Path, seed: int | None = None, *, newest: bool = False) -
 def evaluate(
     policy: Policy, training: loop.Training, episodes: int = 1000, deterministic: bool = False, seed: int = 0
 ) -> Evaluation:
-    """Play whole episodes from their start with a fixed policy."""
+    """Play whole episodes with a fixed policy, and estimate return and costs."""
     if episodes < 2:
         raise InvalidInput(f"an evaluation needs at least 2 episodes, not {episodes}.")
     if episodes > MOST_EPISODES:

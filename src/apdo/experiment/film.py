@@ -1,4 +1,4 @@
-"""Episodes of a policy as a moving picture, with return and cost on it."""
+"""Episodes of a policy as a video, with return and cost written on it."""
 
 import shutil
 import subprocess
@@ -24,11 +24,11 @@ from apdo.tasks import drawing
 MOST_FRAMES = 160
 MOST_EPISODES = 6
 PAUSE = 5
-"""Frames for which an episode's end stands still."""
+"""For how many frames the end of an episode is shown."""
 
 
 def check(path: Path, environment: object) -> None:
-    """Raise InvalidInput for a film that cannot be made, before any work."""
+    """Raise InvalidInput before any work if the film cannot be made."""
     if path.suffix.lower() not in (".gif", ".mp4"):
         raise InvalidInput(f"a video is a .gif or an .mp4 file, and {str(path)!r} ends in neither.")
     if path.suffix.lower() == ".mp4" and shutil.which("ffmpeg") is None:
@@ -42,7 +42,7 @@ def check(path: Path, environment: object) -> None:
 
 
 def film(policy: Policy, training: loop.Training, path: Path, deterministic: bool = False, seed: int = 0) -> int:
-    """Write a film of a few fresh episodes; returns how many."""
+    """Write a film of a few fresh episodes, and return how many."""
     check(path, training.environment)
     stream = random.fold_in(random.key(seed), EVALUATION_STREAM)
     episodes = max(1, min(MOST_EPISODES, MOST_FRAMES // training.environment.horizon))
@@ -50,7 +50,7 @@ def film(policy: Policy, training: loop.Training, path: Path, deterministic: boo
     if isinstance(training.environment, GymnasiumTask):
         shown, rate = _of_the_host(training.environment, policy, training, keys, deterministic)
     else:
-        # What else can be drawn is one of ours.
+        # Any other environment that can be drawn is one of ours.
         environment = cast(Environment, training.environment)
         shown, rate = _of_ours(environment, policy, keys, deterministic), 5 if environment.horizon <= 30 else 12
     if path.suffix.lower() == ".gif":
@@ -78,7 +78,7 @@ def _of_ours(
 def _of_the_host(
     task: GymnasiumTask, policy: Policy, training: loop.Training, keys: Sequence[PRNGKeyArray], deterministic: bool
 ) -> tuple[list[np.ndarray], int]:
-    """The frames that the environment itself draws, at most `MOST_FRAMES` of an episode, and how many make a second."""
+    """The frames that the environment itself draws, at most `MOST_FRAMES` of an episode, and the frames per second."""
     env, name = gymnasium_tasks.drawing(task), type(task).name.removeprefix(OBJECT)
     every = -(-task.horizon // MOST_FRAMES)
     shown = []
@@ -99,13 +99,13 @@ def _of_the_host(
 
 
 def _caption(name: str, t: int, length: int, gained: float, costs: Sequence[str], spent: np.ndarray) -> tuple[str, str]:
-    """Where an episode stands, and what it has brought so far."""
+    """The step of an episode, with its return and costs so far."""
     paid = ", ".join(f"{cost} {value:.3g}" for cost, value in zip(costs, spent, strict=True))
     return f"{name}, step {t} of {length}: return {gained:.4g}", f"cost: {paid}"
 
 
 def frames(environment: Environment, states: PyTree, steps: Transition, name: str) -> Iterator[np.ndarray]:
-    """The frames of an episode as `rollout.watch` gives it; a long one is told in at most `MOST_FRAMES`."""
+    """The frames of an episode from `rollout.watch`; a long episode is thinned to at most `MOST_FRAMES`."""
     length = int(np.argmax(steps.terminated | steps.truncated)) + 1
     gained = np.concatenate([[0.0], np.cumsum(steps.reward[:length])])
     spent = np.concatenate([np.zeros((1, steps.cost.shape[1])), np.cumsum(steps.cost[:length], axis=0)])

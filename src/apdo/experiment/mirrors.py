@@ -1,7 +1,7 @@
-"""Metrics copied, as they come, to where people watch runs: TensorBoard and Weights & Biases; both are extras.
+"""Copies metrics to other programs while a run is going on: TensorBoard and Weights & Biases. Both are extras.
 
-A mirror is a callback. It is told of every epoch, soon; nothing of a run depends on it, and the run folder stays the
-place where results are.
+A mirror is a callback that sees every epoch, perhaps a little late. The run does not depend on it, and its results are
+still in the run folder.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from apdo.experiment.callbacks import Callback, Epoch, stop_within_limits
 
 
 def scalars(metrics: Mapping[str, np.ndarray], seeds: list[int]) -> dict[str, float]:
-    """Metrics as single numbers by name: the mean over seeds, and each seed's where there are several.
+    """Metrics as single numbers by name: the mean over seeds and, if there are several seeds, the value of each.
 
-    Of a metric with an entry for each constraint the names end in the constraint's number, if there are several.
+    If a metric has an entry for each of several constraints, the names end in the constraint's number.
     """
     found: dict[str, float] = {}
     for name, values in metrics.items():
@@ -35,9 +35,9 @@ def scalars(metrics: Mapping[str, np.ndarray], seeds: list[int]) -> dict[str, fl
 
 
 class TensorBoard:
-    """Event files for TensorBoard, in `tensorboard` of the run folder unless another is named.
+    """Writes event files for TensorBoard, by default in the folder `tensorboard` of the run.
 
-    After a run has gone on from an earlier epoch, what came after that epoch is replaced.
+    If a run continues from an earlier epoch, the events after that epoch are replaced.
     """
 
     patient = True
@@ -55,15 +55,15 @@ class TensorBoard:
             self._writer.add_scalar(name, value, report.epoch)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, and close the files."""
         if self._writer is not None:
             self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases in a project; WANDB_MODE=offline keeps it in the run folder until `wandb sync`.
+    """Logs to a project of Weights & Biases. WANDB_MODE=offline keeps the data in the run folder until `wandb sync`.
 
-    A run that goes on is the same run there too.
+    A run that is continued stays one run there too.
     """
 
     patient = True
@@ -93,23 +93,23 @@ class WeightsAndBiases:
         self._run.log({**scalars(report.metrics, list(report.seeds)), "samples": report.samples}, step=report.epoch)
 
     def close(self) -> None:
-        """End the run there."""
+        """End the run in Weights & Biases."""
         if self._run is not None:
             self._run.finish()
 
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """How a run is watched, as plain values; nothing that it computes depends on it, but when it stops."""
+    """How a run is watched, as plain values. Nothing that the run computes depends on it, except when it stops."""
 
     tensorboard: bool = False
     wandb: str = ""
-    """A project."""
+    """The name of a project; empty: do not log."""
     stop_within: int = 0
-    """Stop when within the limits for so many epochs; 0: do not."""
+    """Stop after so many epochs in a row within the limits; 0: never."""
 
     def callbacks(self) -> list[Callback]:
-        """Fresh callbacks for one run; an extra that is not installed is told of."""
+        """Fresh callbacks for one run. InvalidInput says so if an extra is not installed."""
         found: list[Callback] = []
         if self.tensorboard:
             found.append(TensorBoard())

@@ -1,8 +1,8 @@
-"""λ* from logged data alone: `apdo dual`.
+"""Estimates λ* from logged data alone: `apdo dual`.
 
-The estimate itself is `off_policy.dual_estimate`, the one that APDO jumps by. Here it meets data from anywhere: a run's
-buffer, a file, arrays. The learner's settings suit vectors of order one, so that what is not is brought there first
-(`Scaling`); rewards and costs it scales itself.
+The estimate itself is `off_policy.dual_estimate`, which APDO also uses for its jump. Here the data can come from
+anywhere: a run's buffer, a file, arrays. The learner's settings suit vectors of order one, so vectors of other sizes
+are scaled first (`Scaling`). The learner scales rewards and costs itself.
 """
 
 import dataclasses
@@ -29,32 +29,34 @@ from apdo.options import OURS, one_of, option
 from apdo.problem import Problem
 
 _LOOKS = 60
-"""Points of the members' paths that are kept."""
+"""How many points of the members' paths are kept."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(dual_estimate.Config):
-    """Settings of `apdo dual`: those of the estimate, of its checks and of its verdict."""
+    """The options of `apdo dual`: those of the estimate, of its checks and of its verdict."""
 
     limits: tuple[float, ...] = option((), "one limit for each cost, with commas; empty: the data's own", "the data")
-    seed: int = option(0, "of the first weights and of the minibatches", OURS, within=(0, 2**31))
+    seed: int = option(0, "the seed of the first weights and of the minibatches", OURS, within=(0, 2**31))
     scaling: str = option(
         "auto",
-        "auto: observations and actions that are not of order one are brought there for the learners",
+        "auto: observations and actions that are not of order one are scaled for the learners; none: they are not",
         OURS,
         choices=one_of("auto", "none"),
     )
-    check_iterations: int = option(10_000, "of the critics of the logged policy, for calibration", OURS, above=0)
-    tolerance: float = option(
-        0.1, "share of the logged cost, or the limit, by which critics may misjudge and actors miss it", OURS, above=0.0
+    check_iterations: int = option(
+        10_000, "iterations of the critics of the logged policy, for calibration", OURS, above=0
     )
-    fewest: int = option(30, "episodes without which no answer is supported", OURS, above=1)
+    tolerance: float = option(
+        0.1, "how far critics may misjudge and actors miss the cost: a share of it, or of the limit", OURS, above=0.0
+    )
+    fewest: int = option(30, "with fewer episodes no answer is supported", OURS, above=1)
 
 
 def estimate(
     source: str | Path | Dataset, changes: dict[str, Any], *, run_seed: int | None = None, quiet: bool = True
 ) -> MultiplierEstimate:
-    """The multipliers of a run's buffer, a file of logged data, or a dataset, with some options changed."""
+    """Estimate the multipliers from a run's buffer, a file of logged data, or a dataset. `changes` are options."""
     config = configure(changes)
     data, name = open_source(source, run_seed)
     if config.limits:
@@ -65,7 +67,7 @@ def estimate(
 
 
 def configure(changes: dict[str, Any]) -> Config:
-    """The settings with some changed; a single limit needs no list."""
+    """The options with some changed; a single limit may be a plain number."""
     limits = changes.get("limits")
     if isinstance(limits, int | float):
         changes = changes | {"limits": (limits,)}
@@ -94,17 +96,17 @@ def open_source(source: str | Path | Dataset, run_seed: int | None = None) -> tu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling:
-    """How observations and actions are seen by the learners: (x - shift) / scale."""
+    """How observations and actions are scaled for the learners: (x - shift) / scale."""
 
     observation: tuple[NDArray[np.float32], NDArray[np.float32]]
     action: tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def scaling(data: Dataset, how: str) -> Scaling:
-    """What brings the vectors to order one; what is there already is left as it is, bit for bit.
+    """The scaling that brings the vectors to order one. Entries that are of order one already stay as they are.
 
-    An entry of an observation is there if its largest size lies between 0.1 and 10; an entry of an action if its
-    deviation lies between 0.2 and 2 and its mean within ±1.
+    An entry of an observation is of order one if its largest absolute value lies between 0.1 and 10. An entry of an
+    action is of order one if its standard deviation lies between 0.2 and 2 and its mean within ±1.
     """
     seen, done = data.observation, data.action
     plain = (np.zeros(seen.shape[1], np.float32), np.ones(seen.shape[1], np.float32))
@@ -177,7 +179,7 @@ def _estimate(config: Config, data: Dataset, progress: Progress) -> MultiplierEs
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Looks:
-    """What was seen while the members learned, in the data's own units; multipliers without their passing terms."""
+    """Snapshots of the members while they learned, in the data's own units; multipliers without transient terms."""
 
     iterations: NDArray[np.int64]
     multiplier: NDArray[np.float64]
@@ -190,7 +192,7 @@ def _learn(
     key: jax.Array,
     progress: Progress,
 ) -> tuple[contract.OwnState, _Looks]:
-    """The members after all their iterations, in pieces between which there is a look; no result depends on those."""
+    """The members after all their iterations. They learn in pieces, with a snapshot after each."""
     learn = jax.jit(lambda members, buffer, count: dual_estimate.learn(config, problem, members, buffer, count))
     members = jax.jit(lambda key: dual_estimate.start(config, problem, key))(key)
     piece = max(1, config.iterations // (_LOOKS * dual_estimate.PIECE)) * dual_estimate.PIECE

@@ -1,4 +1,4 @@
-"""Opens runs: a new folder, or one that is gone on with from where its files say that it stands."""
+"""Opens runs: makes a new folder, or continues an existing one from where its files say that the run is."""
 
 import contextlib
 import dataclasses
@@ -22,11 +22,11 @@ from apdo.experiment.standing import Standing
 from apdo.report import runs
 
 _ENDINGS = ("error", "stopped")
-"""What `run.json` says of how a run ended, until it goes on."""
+"""Entries of `run.json` about how a run ended, which are removed when it continues."""
 
 
 def training_of(experiment: Experiment) -> loop.Training:
-    """The experiment as the loop needs it."""
+    """The experiment in the form that the loop needs."""
     steps, environments = experiment.shape()
     return loop.Training(
         algorithm=algorithm_of(experiment),
@@ -40,7 +40,7 @@ def training_of(experiment: Experiment) -> loop.Training:
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:
-    """The algorithm, before the mapping of its actions where the environment has one."""
+    """The algorithm, wrapped in the mapping of its actions if the environment has one."""
     plain = cast(Algorithm, algorithms.find(experiment.algorithm))
     task = experiment.environment_config
     meaning = getattr(task, "action_meaning", None)
@@ -52,7 +52,7 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A run whose folder is held, ready to be trained from where it stands."""
+    """A run whose folder is locked and which is ready to be trained from where it stands."""
 
     experiment: Experiment
     training: loop.Training
@@ -62,7 +62,7 @@ class Opened:
 
 
 def begin(experiment: Experiment, folder: Path) -> Opened:
-    """A new run folder."""
+    """Make a new run folder."""
     training = training_of(experiment)
     if experiment.algorithm not in algorithms.ALGORITHMS:
         steps, environments = experiment.shape()
@@ -84,7 +84,7 @@ def reopen(
     bookkeeping: Mapping[str, Any] | None = None,
     task: type[Any] | None = None,
 ) -> Opened | Result:
-    """The run of a folder, to go on with, or its result if it is finished; see `resume`."""
+    """Open an existing run folder to continue the run, or return its result if it is finished; see `runner.resume`."""
     runs.read_description(folder)
     standing.check_own(folder)
     with contextlib.ExitStack() as holding:
@@ -125,7 +125,7 @@ def reopen(
 
 
 def enter(experiment: Experiment, folder: Path, say: standing.Say) -> Opened | Result:
-    """The run of this experiment in this folder, begun if it is not there; its result if it is finished."""
+    """Open the run of this experiment in this folder, or begin it if there is none. A finished run gives its result."""
     if not folder.exists() or records.is_blank(folder):
         return begin(experiment, folder)
     task = type(experiment.environment_config)
@@ -148,7 +148,7 @@ def _seeds(experiment: Experiment) -> list[int]:
 
 
 def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) -> dict[str, Any]:
-    """The run as `run.json` tells it."""
+    """The content of `run.json`."""
     problem, device = training.problem, jax.devices()[0]
     choices = getattr(training.environment, "action_choices", None)
     return {
@@ -181,11 +181,11 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
 
 
 def _adjustment_epoch(experiment: Experiment) -> int | None:
-    """K_adj, where it is known beforehand."""
+    """K_adj if it is known before the run; else None."""
     k_adj = getattr(experiment.algorithm_config, "k_adj", None)
     return None if k_adj is None or k_adj < 0 else k_adj
 
 
 def started(training: loop.Training, seeds: list[int], stands: Standing) -> loop.State:
-    """The state that a run goes on from."""
+    """The state from which a run continues."""
     return loop.start(training, seeds) if stands.state is None else stands.state

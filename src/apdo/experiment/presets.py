@@ -1,4 +1,4 @@
-"""Named sets of options, laid over the defaults."""
+"""Named sets of options, which override the defaults."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _FAST = {
     "samples": 600_000,
     "k_adj": 4,
     "explore": True,
-    # Of so few samples the actor is to be careful; λ comes out a little low, and PID brings it up.
+    # With so few samples the actor must be careful. λ then comes out a little too low, and PID raises it.
     "off_policy.learner.cloning": 0.025,
 }
 _DEMO = {"batch": 10_000, "epochs": 15}
@@ -40,17 +40,17 @@ LEARNER = {
     "last_rate": 1.0,
     "averaged": 1.0,
 }
-"""The appendix's learner."""
+"""The learner of the paper's appendix."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Options for every algorithm that has a say in them."""
+    """Options for each algorithm that the preset applies to."""
 
     what: str
     by_algorithm: Mapping[str, Mapping[str, Any]]
     note: str = ""
-    """Printed on screen and on pictures."""
+    """Printed on the screen and on pictures."""
 
     def options(self, algorithm: str) -> Mapping[str, Any]:
         """The options for one algorithm."""
@@ -88,7 +88,7 @@ PRESETS = {
             "pd-ddpg": {"epochs": 100, "batch": 600, "replay_capacity": 60_000},
             "sac-lag": {"samples": 150_000, "updates": 0.25, "replay_capacity": 150_000, "learner.minibatch": 64}
             | {f"learner.{name}": (64, 64) for name in ("critic_hidden", "actor_hidden")},
-            # One jump, whatever the data say of it: checks and second tries take a minute.
+            # One jump, whatever the checks would say: checks and further attempts take a minute.
             "apdo": _FAST | _DEMO | {"check": False},
         }
         | dict.fromkeys(_NAMED, _DEMO),

@@ -1,8 +1,8 @@
-"""What a training shows while it runs.
+"""The display of a training while it runs.
 
-On a terminal, a bar and a line of readings that are redrawn in place, and a second bar while a long phase lasts. Into a
-file or a pipe, plain lines: at most one every two seconds, and always the last. The numbers come from the caller;
-nothing is measured here but the time a phase still takes. rich is loaded only for a terminal.
+A terminal shows a bar and a line of readings, which are redrawn in place, and a second bar during a long phase. A file
+or a pipe gets plain lines: at most one every two seconds, and always the last one. The caller supplies the numbers. The
+display itself measures only how long a phase will still take. rich is imported only for a terminal.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ INTERVAL = 2.0
 """Seconds between two plain lines."""
 
 COLOURS = {"above": "bold red", "within": "bold green", "unknown": "bold yellow", "plain": "bold"}
-"""By the standing of a reading."""
+"""The colours of a reading, by its `standing`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """One number of a line, in words."""
+    """One number of a line, as text."""
 
     name: str
     text: str
     standing: str = "plain"
-    """Its place against its limit: "above" or "within", "unknown" for NaN, "plain" where there is no limit."""
+    """How it compares with its limit: "above" or "within", "unknown" for NaN, "plain" if there is no limit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,19 +65,19 @@ class _Phase:
 
     @property
     def seconds_left(self) -> float | None:
-        """From the pace since the phase was first heard of."""
+        """The estimated seconds left, from the pace since the phase was first shown."""
         if self.done <= self.first or self.done >= self.total:
             return None
         return (self.now - self.started) / (self.done - self.first) * (self.total - self.done)
 
 
 class Progress:
-    """A training's progress, as a context.
+    """Shows a training's progress, as a context manager.
 
-    with Progress("apdo on point-gather", epochs=150, limits=(0.2,)) as progress:
-        progress.epoch(1, {"return": 1.9, "cost": [0.8]}, steps_per_second=83_000, seconds_left=200)
+        with Progress("apdo on point-gather", epochs=150, limits=(0.2,)) as progress:
+            progress.epoch(1, {"return": 1.9, "cost": [0.8]}, steps_per_second=83_000, seconds_left=200)
 
-    With epochs 0, work that has none, only phases are shown.
+    With epochs=0, for work that has no epochs, only phases are shown.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Progress:
         self._epochs = epochs
         self._limits = limits
         self._quiet = quiet
-        # Text streams are told apart differently by the type checkers and at run time; this accepts either kind.
+        # Type checkers and the running program have different types for text streams; this accepts both.
         self._stream: Any = sys.stdout if stream is None else stream
         self._clock = clock
         self._epoch: _Epoch | None = None
@@ -125,7 +125,7 @@ class Progress:
             self._live = None
 
     def epoch(self, done: int, row: Row, steps_per_second: float, seconds_left: float | None) -> None:
-        """`done` epochs are finished; `row` holds the last one's means over the seeds."""
+        """Show that `done` epochs are finished; `row` has the last epoch's means over the seeds."""
         if self._quiet:
             return
         found = tuple(readings(row, self._limits, self._signs()))
@@ -133,7 +133,7 @@ class Progress:
         self._show(_epoch_line(self._epoch, self._epochs), last=done >= self._epochs)
 
     def phase(self, text: str, done: int, total: int, detail: str = "") -> None:
-        """A long piece of work inside an epoch stands at `done` of `total`; another text begins another phase."""
+        """Show that a long piece of work inside an epoch is at `done` of `total`. A new text begins a new phase."""
         if self._quiet:
             return
         now, before = self._clock(), self._phase
@@ -141,16 +141,16 @@ class Progress:
             self._phase = _Phase(text, done, total, detail, first=done, started=now, now=now)
         else:
             self._phase = dataclasses.replace(before, done=done, total=total, detail=detail, now=now)
-        # The end of a phase is worth a line if the phase was long; many short ones must not flood the log.
+        # A long phase gets a line at its end. Many short ones must not flood the log.
         self._show(_phase_line(self._phase), last=done >= total and now - self._phase.started >= INTERVAL)
 
     def end_phase(self) -> None:
-        """The phase is over: its bar goes."""
+        """End the phase, and remove its bar."""
         self._phase = None
         self._redraw()
 
     def message(self, text: str) -> None:
-        """A line that stays: what was saved, what is strange."""
+        """Show a line that stays, such as a warning or the name of a saved file."""
         if self._quiet:
             return
         if self._live is not None:
@@ -172,7 +172,7 @@ class Progress:
             self._live.update(self._picture())
 
     def _flush(self) -> None:
-        """Write the line that was held back, if there is one."""
+        """Write the line that is waiting, if there is one."""
         if self._pending is not None:
             self._write(self._pending)
             self._pending = None
@@ -181,7 +181,7 @@ class Progress:
         self._quiet = self._quiet or not write_line(self._stream, line)
 
     def _signs(self) -> tuple[str, str]:
-        """At most and more than, in what the stream can write."""
+        """The signs for "at most" and "more than", in characters that the stream can write."""
         try:
             "≤".encode(self._stream.encoding or "utf-8")
         except UnicodeEncodeError:
@@ -207,7 +207,7 @@ class Progress:
 
 
 def write_line(stream: Any, line: str) -> bool:  # noqa: ANN401
-    """Write a line in what the stream can write; false if whoever read it has gone (`| head`), which ends no work."""
+    """Write a line with the characters that the stream supports. False if its reader has gone, as with `| head`."""
     encoding = stream.encoding or "utf-8"
     try:
         stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
@@ -218,7 +218,7 @@ def write_line(stream: Any, line: str) -> bool:  # noqa: ANN401
 
 
 def readings(row: Row, limits: Sequence[float], signs: tuple[str, str] = ("≤", ">")) -> list[Reading]:
-    """Return, each cost against its limit, and multipliers, as far as the row has them."""
+    """The return, each cost with its limit, and the multipliers, as far as the row has them."""
     found = []
     if "return" in row:
         found.append(Reading("return", _numbers(row["return"])))
@@ -247,7 +247,7 @@ def duration(seconds: float | None) -> str:
 
 
 def _against(name: str, cost: float, limit: float | None, signs: tuple[str, str]) -> Reading:
-    # The sign says what the colour says, for those who see no colour.
+    # The sign repeats what the colour says, for readers who see no colour.
     if limit is None:
         return Reading(name, _number(cost))
     if math.isnan(cost):
@@ -262,7 +262,7 @@ def _numbers(values: ArrayLike | Sequence[float]) -> str:
 
 
 def _number(value: float) -> str:
-    """About three digits that count, without an exponent in the usual range."""
+    """About three significant digits, without an exponent in the usual range."""
     if not math.isfinite(value):
         return str(value)
     size = abs(value)

@@ -1,8 +1,8 @@
-"""The files of a run folder: `run.json`, which describes the run, `metrics.jsonl`, one line per epoch and seed, and
-`remarks.jsonl`, one line per remark, if there is any.
+"""The files of a run folder: `run.json` describes the run, `metrics.jsonl` has a line for each epoch and seed, and
+`remarks.jsonl` has a line for each remark, if there are any.
 
-The lines only become more, except when a run is resumed: then what its checkpoint does not cover is cut off and comes
-again. `lock` is held by the process that writes, and by no one else.
+Lines are only added, except when a run is resumed. Then the lines that its checkpoint does not cover are cut off, and
+are computed again. Only the process that writes holds `lock`.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from apdo.report.runs import ADJUSTED, REMARKS
 FORMAT = 2
 _PACKAGES = ("apdo", "jax", "jaxlib", "equinox", "optax", "numpy")
 _OURS = ("lock", "run.json.partial")
-"""What a run that was killed at its very start leaves behind."""
+"""The files that a run leaves if it is killed at its very start."""
 
 
 class Busy(InvalidInput):
-    """Another process is at work in the folder."""
+    """Another process is working in the folder."""
 
 
 def lock(folder: Path) -> BinaryIO:
-    """The folder's lock, held until it is closed or the process ends, however it ends."""
+    """Lock the folder. The lock is held until it is closed or the process ends, in whatever way."""
     try:
         held = (folder / "lock").open("ab")
     except OSError as error:
@@ -50,12 +50,12 @@ def lock(folder: Path) -> BinaryIO:
 
 
 def is_blank(folder: Path) -> bool:
-    """Whether a folder holds nothing, or no more than a run that was killed at its very start leaves."""
+    """Whether a folder is empty, or has no more than a run leaves that was killed at its very start."""
     return folder.is_dir() and all(path.name in _OURS for path in folder.iterdir())
 
 
 class Records:
-    """Writes a run's files as it goes; nothing is ever read back from here."""
+    """Writes a run's files while it runs, and never reads them."""
 
     def __init__(self, folder: Path, description: dict[str, Any]) -> None:
         """Begin a new run folder."""
@@ -70,7 +70,7 @@ class Records:
 
     @classmethod
     def resume(cls, folder: Path, held: BinaryIO, description: dict[str, Any], end: int) -> "Records":
-        """Go on with a run folder whose lock is held, after the first `end` bytes of its metrics."""
+        """Continue a run folder whose lock is held, after the first `end` bytes of its metrics."""
         self = cls.__new__(cls)
         self._begin(folder, held, description, end)
         return self
@@ -81,7 +81,7 @@ class Records:
         self._metrics: BinaryIO | None = None
         try:
             self._write_description()
-            # Unbuffered: what cannot be written must not be tried again when the file is closed.
+            # Unbuffered, so that data that cannot be written are not written again when the file is closed.
             self._metrics = (folder / "metrics.jsonl").open("ab", buffering=0)
             self._metrics.truncate(end)
         except OSError as error:
@@ -92,11 +92,11 @@ class Records:
 
     @property
     def seconds(self) -> float:
-        """How long the run had taken when it was last stopped."""
+        """The seconds that the run had taken when it was last stopped."""
         return float(self._description.get("seconds") or 0.0)
 
     def append(self, rows: list[dict[str, Any]]) -> None:
-        """Add sealed lines to `metrics.jsonl`, all or none, and hand them to the system at once."""
+        """Add lines with checksums to `metrics.jsonl`, all or none, and pass them to the operating system at once."""
         assert self._metrics is not None
         data = "".join(files.seal_line(row) for row in rows).encode()
         end = os.fstat(self._metrics.fileno()).st_size
@@ -109,7 +109,7 @@ class Records:
             raise files.storage_failure(self.folder / "metrics.jsonl", error) from error
 
     def remark(self, row: dict[str, Any]) -> None:
-        """Add a sealed line to `remarks.jsonl`, on the disk at once: there are few."""
+        """Add a line with a checksum to `remarks.jsonl`, and wait until it is on the disk; remarks are few."""
         try:
             with (self.folder / REMARKS).open("ab", buffering=0) as file:
                 file.write(files.seal_line(row).encode())
@@ -118,7 +118,7 @@ class Records:
             raise files.storage_failure(self.folder / REMARKS, error) from error
 
     def keep_remarks(self, rows: list[dict[str, Any]]) -> None:
-        """Only these remain of the remarks."""
+        """Keep only these remarks."""
         text = "".join(files.seal_line(row) for row in rows).encode()
         path = self.folder / REMARKS
         if path.exists() and path.read_bytes() != text:
@@ -134,7 +134,7 @@ class Records:
             raise files.storage_failure(self.folder / "metrics.jsonl", error) from error
 
     def close(self, status: str, **facts: object) -> None:
-        """Note how the run ended."""
+        """Write to `run.json` how the run ended, and release the folder."""
         try:
             self._description |= {"status": status, **facts}
             self._write_description()
@@ -142,7 +142,7 @@ class Records:
             self.release()
 
     def release(self) -> None:
-        """Let go of the files, and of the lock last."""
+        """Close the files, and release the lock last."""
         if self._metrics is not None:
             self._metrics.close()
         self._lock.close()
@@ -155,7 +155,7 @@ class Records:
 def rows(
     metrics: dict[str, np.ndarray], epoch: int, seeds: list[int], samples: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """One row per seed from metrics [S, ...]; what an adjustment did not set in a seed is left out of its row."""
+    """One row per seed from metrics [S, ...]. Without the values that an adjustment did not set for a seed."""
     return [
         {"epoch": epoch, "seed": seed, "samples": samples, "seconds": round(seconds, 4)}
         | {
@@ -168,12 +168,12 @@ def rows(
 
 
 def now() -> str:
-    """The time, as run folders tell it."""
+    """The current time, as written in run folders."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def versions(others: tuple[str, ...] = ()) -> dict[str, str]:
-    """The versions that results depend on, those of other packages included."""
+    """The versions of the packages that results depend on, with those of `others`."""
     found = {"python": platform.python_version()}
     for package in (*_PACKAGES, *others):
         try:
@@ -185,7 +185,7 @@ def versions(others: tuple[str, ...] = ()) -> dict[str, str]:
 
 @functools.cache
 def commit() -> str:
-    """The git commit of the source tree that this package runs from, with a mark where it has changed; or empty."""
+    """The git commit of the source tree of this package, with "-dirty" if files have changed; empty without git."""
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "HEAD")

@@ -1,9 +1,9 @@
-"""What a run's own numbers say is wrong with it, in one line each, said once.
+"""Remarks on what the metrics of a run show to be wrong with it: one line each, made once.
 
-Every remark is a pure function of the metrics so far, so that a run that was interrupted says what it would have said
-without. None depends on units: costs are held against their limit and their own error, multipliers against themselves.
-A remark is made where it holds in at least half of the seeds. Metrics that an algorithm does not have make no remark.
-The axes are E epochs, S seeds and M constraints.
+Every remark is a pure function of the metrics so far, so a run that was interrupted makes the same remarks as one that
+was not. No remark depends on units: costs are compared with their limits and their own errors, multipliers with
+themselves. A remark is made if it holds in at least half of the seeds, and if the algorithm has the metrics for it. The
+axes are E epochs, S seeds and M constraints.
 """
 
 import dataclasses
@@ -19,38 +19,38 @@ History = Mapping[str, np.ndarray]
 Flags = NDArray[np.bool_]
 
 CONFIDENCE = 1.645
-"""Standard errors between a mean and its one-sided bound of 95 %."""
+"""How many standard errors lie between a mean and its one-sided bound of 95 %."""
 SHARE = 0.5
-"""Of the seeds in which a remark must hold."""
+"""The share of the seeds in which a remark must hold."""
 IN_A_ROW = 10
-"""Epochs over its limit that a cost without a multiplier is given."""
+"""For how many epochs a cost may exceed its limit with a multiplier of 0."""
 WINDOW = 20
-"""Epochs over which a multiplier is watched growing, and a cost falling."""
+"""The number of epochs over which a multiplier is checked for growth, and a cost for a decrease."""
 GROWTH = 1.2
-"""By which factor it grows from one half of the window to the other."""
+"""A multiplier grows if it increases by this factor from one half of the window to the other."""
 FALL = 0.25
-"""What part of its excess a cost must lose meanwhile to count as falling."""
+"""A cost decreases if it loses this part of its excess over the window."""
 LATE = 0.75
-"""The part of the run after which, and at whose end, a limit that nothing has kept is remarked upon."""
+"""A limit that no epoch has kept is remarked on after this part of the run, and at the end of the run."""
 PRECISION = 0.1
-"""To what part of its limit a batch should know its cost, within two standard errors."""
+"""A batch should know its cost within two standard errors to this part of the limit."""
 NEAR = 0.5
-"""Within what part of its limit a cost is near it."""
+"""A cost is near its limit if the distance is at most this part of the limit."""
 ABOUT_ZERO = 0.01
-"""Of the largest that a multiplier has been."""
+"""A multiplier is about zero if it is below this part of its largest value."""
 MOSTLY = 0.9
-"""The part of a run's second half in which a limit that does not bind leaves room."""
+"""A limit does not bind if it leaves room in this part of the second half of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What does not change in a run."""
+    """The properties of a run that do not change."""
 
     limits: tuple[float, ...]
     names: tuple[str, ...]
-    """Of the costs."""
+    """The names of the costs."""
     epochs: int
-    """How many are planned."""
+    """How many epochs are planned."""
     batch: int
 
 
@@ -59,15 +59,15 @@ class Remark:
     """One line for the user."""
 
     kind: str
-    """What is said once: the function's name and the constraint's number, or the text itself."""
+    """Each kind is remarked on once. It is the function's name with the constraint's number, or the text itself."""
     text: str
 
 
 def of(history: History, about: About, since: int = 0) -> list[Remark]:
-    """All that there is to say after these epochs.
+    """All remarks that hold after these epochs.
 
-    `since` is the first epoch of the multipliers that now hold: an adjustment begins them anew, and while one is being
-    waited for they say nothing.
+    `since` is the first epoch of the current multipliers. An adjustment starts them anew; while an adjustment is still
+    to come, they say nothing.
     """
     if not {"cost", "cost_error"} <= history.keys() or not len(history["cost"]):
         return []
@@ -81,13 +81,13 @@ def of(history: History, about: About, since: int = 0) -> list[Remark]:
 
 
 def idle(history: History, about: About, i: int, since: int) -> str:
-    """A multiplier at 0 while the cost is over the limit."""
+    """The multiplier is 0 while the cost exceeds the limit."""
     if "multiplier" not in history or len(history["cost"]) - since < IN_A_ROW:
         return ""
     last = _last(history, i, IN_A_ROW)
     quiet = (last.multiplier == 0.0) & (last.low > about.limits[i])
     if "recovering" in history:
-        # A step that only lowers costs needs no multiplier for it.
+        # A step that only lowers costs needs no multiplier.
         quiet &= history["recovering"][-IN_A_ROW:] == 0.0
     if not (holds := quiet.all(axis=0)).mean() >= SHARE:
         return ""
@@ -99,7 +99,7 @@ def idle(history: History, about: About, i: int, since: int) -> str:
 
 
 def in_vain(history: History, about: About, i: int, since: int) -> str:
-    """A multiplier that grows while the cost does not fall."""
+    """The multiplier grows while the cost does not decrease."""
     if "multiplier" not in history or len(history["cost"]) - since < WINDOW:
         return ""
     last, half = _last(history, i, WINDOW), WINDOW // 2
@@ -121,7 +121,7 @@ def in_vain(history: History, about: About, i: int, since: int) -> str:
 
 
 def out_of_reach(history: History, about: About, i: int, since: int) -> str:  # noqa: ARG001
-    """A limit below anything seen, late in the run."""
+    """The limit is below every cost seen, late in the run."""
     seen = len(history["cost"])
     if "multiplier" not in history or seen not in (math.ceil(LATE * about.epochs), about.epochs):
         return ""
@@ -137,7 +137,7 @@ def out_of_reach(history: History, about: About, i: int, since: int) -> str:  # 
 
 
 def too_few_samples(history: History, about: About, i: int, since: int) -> str:  # noqa: ARG001
-    """A batch too small to know its own cost against the limit, where that matters."""
+    """The batch is too small to compare its own cost with the limit, and the comparison matters."""
     limit = abs(about.limits[i])
     if limit == 0.0 or len(history["cost"]) < IN_A_ROW:
         return ""
@@ -157,7 +157,7 @@ def too_few_samples(history: History, about: About, i: int, since: int) -> str: 
 
 
 def slack(history: History, about: About, i: int, since: int) -> str:
-    """A limit that does not bind, at the run's end."""
+    """The limit does not bind at the end of the run."""
     seen = len(history["cost"])
     if "multiplier" not in history or seen < about.epochs or seen < 2 * IN_A_ROW or since > seen // 2:
         return ""
@@ -174,7 +174,7 @@ def slack(history: History, about: About, i: int, since: int) -> str:
 
 
 class Book:
-    """The remarks of a run: each is written down and told, once."""
+    """The remarks of a run. Each is written down and shown once."""
 
     def __init__(
         self,
@@ -182,31 +182,31 @@ class Book:
         write: Callable[[dict[str, Any]], None],
         tell: Callable[[str], None],
     ) -> None:
-        """`said` are those of the run before it was interrupted."""
+        """`said` are the remarks that the run made before it was interrupted."""
         self._said = {one["kind"] for one in said}
         self._write, self._tell = write, tell
 
     def note(self, remark: Remark, epoch: int) -> None:
-        """A remark after so many epochs, unless it was made before."""
+        """Make a remark after so many epochs, unless it was made before."""
         if remark.kind not in self._said:
             self._said.add(remark.kind)
             self._write({"epoch": epoch, "kind": remark.kind, "text": remark.text})
             self._tell(f"remark: {remark.text}")
 
     def say(self, text: str, epoch: int) -> None:
-        """A sentence from elsewhere, such as an adjustment's; nothing if it is empty."""
+        """Make a remark of a sentence from elsewhere, such as an adjustment's; nothing if it is empty."""
         if line := " ".join(text.split()):
             self.note(Remark(line, line), epoch)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Last:
-    """The last epochs of one constraint, each [E, S]."""
+    """The last epochs of one constraint, each array [E, S]."""
 
     cost: np.ndarray
     error: np.ndarray
     multiplier: np.ndarray
-    """0 where there is none."""
+    """0 if the run has no multipliers."""
 
     @property
     def low(self) -> np.ndarray:
@@ -224,12 +224,12 @@ def _last(history: History, i: int, epochs: int) -> _Last:
 
 
 def _seeds(holds: Flags) -> str:
-    """In how many seeds, where not in all."""
+    """The number of seeds in which a remark holds; empty if it holds in all."""
     return "" if holds.all() else f" in {int(holds.sum())} of {len(holds)} seeds"
 
 
 def _rounded_up(samples: float) -> int:
-    """At least so many, with two digits."""
+    """The number rounded up to two digits."""
     unit = 10 ** max(0, math.floor(math.log10(samples)) - 1)
     return math.ceil(samples / unit) * unit
 

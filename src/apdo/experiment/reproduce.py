@@ -1,10 +1,10 @@
-"""The paper's experiments as one resumable batch: both figures, the step-size study, and the optimal multiplier.
+"""The paper's experiments as one resumable batch: both figures, the study of step sizes, and the optimal multiplier.
 
-A study is a list of arms; an arm is an algorithm with its options, and may serve several studies. Each arm runs its
-seeds in one program, in a block (`blocks`): a finished block is never run again, one that was interrupted goes on, and
-more seeds mean one more. Blocks that differ in numbers only may run in one program (`together`) as one job. Jobs run
-here, one after the other, or are handed to other processes (`sweeps.studies`). `OUT/study.json` says what the folder
-holds.
+A study is a list of arms. An arm is an algorithm with its options, and may be part of several studies. Each arm runs
+its seeds in one program, as a block (`blocks`): a finished block is never run again, an interrupted block continues,
+and additional seeds become an additional block. Blocks that differ only in numbers may run in one program (`together`),
+as one job. Jobs run here one after the other, or in other processes (`sweeps.studies`). `OUT/study.json` says what the
+folder holds.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from apdo.report.runs import Run
 
 Option = float | int | str
 Train = Callable[[Experiment, Path], object]
-"""Runs an experiment into a run folder, or goes on with the one that is there."""
+"""Runs an experiment in a run folder, or continues the run that is there."""
 Say = Callable[[str], None]
-"""Tells the user something."""
+"""Shows the user a message."""
 
 ENVIRONMENT = "point-gather"
 TARGET = Target()
 _MANY = 7
-"""Arms that can be told apart by colour alone."""
+"""How many arms can be distinguished by colour alone."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How large the studies are."""
+    """The size of the studies."""
 
     name: str
     seeds: int
@@ -46,18 +46,18 @@ class Scale:
     iterations: int
     """Primal-dual DDPG iterations of an adjustment."""
     grid: tuple[float, ...]
-    """The multipliers that are held fixed to find λ*."""
+    """The fixed multipliers with which λ* is found."""
     fixed_epochs: int
-    """For how long."""
+    """Epochs of each run with a fixed multiplier."""
     settled: int
-    """How many of the last epochs count."""
+    """How many of the last epochs count for λ*."""
     options: Mapping[str, Mapping[str, Option]] = dataclasses.field(default_factory=dict)
-    """What else is changed from the paper's settings, by algorithm."""
+    """Further changes to the paper's settings, by algorithm."""
     note: str = ""
     """Printed on every picture and on the page."""
 
 
-# Fewer epochs and iterations, so wider steps and higher rates: the curves keep their shape.
+# Fewer epochs and iterations need wider steps and higher rates; the curves keep their shape.
 _WIDER: dict[str, Option] = {"primal.radius": 0.02}
 _QUICKER: dict[str, Option] = {
     "off_policy.learner.critic_rate": 3e-3,
@@ -99,7 +99,7 @@ class Arm:
     """An algorithm with its options."""
 
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     title: str
     algorithm: str
     options: Mapping[str, Option]
@@ -107,14 +107,14 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Arms that belong in one picture."""
+    """Arms that are shown in one figure."""
 
     name: str
     title: str
     text: str
     arms: tuple[Arm, ...]
     colours: int = _MANY
-    """After how many arms the colours begin again, with another line style."""
+    """After how many arms the colours repeat, with another line style."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,18 +127,18 @@ class Block:
 
     @property
     def name(self) -> str:
-        """The arm, and the seeds."""
+        """The arm's name and the seeds."""
         return f"{self.arm.name}/{self.folder.name}"
 
     @property
     def seeds(self) -> range:
-        """Its seeds."""
+        """The block's seeds."""
         first, count = self.experiment.settings.seed, self.experiment.settings.seeds
         return range(first, first + count)
 
 
 Elsewhere = Callable[[Sequence[Sequence[Block]]], Mapping[str, str]]
-"""Runs jobs in other processes, begun in this order; the blocks that failed, by name, with the reasons."""
+"""Runs jobs in other processes, started in this order. Returns the reasons of the blocks that failed, by name."""
 
 STEPS = (0.01, 0.05, 0.1, 0.5)
 EPOCHS = (1, 5, 10)
@@ -197,7 +197,7 @@ def studies(scale: Scale) -> dict[str, Study]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is asked for."""
+    """What the user asked for."""
 
     scale: Scale
     seeds: int
@@ -206,7 +206,7 @@ class Plan:
 
 
 def plan(what: str, seeds: int | None, scale: str, out: Path | None) -> Plan:
-    """A study, or all of them, on so many seeds; everything checked that can be before there is a folder."""
+    """The plan of a study, or of all of them, on so many seeds. Everything is checked before a folder is made."""
     if what not in (*STUDIES, "all"):
         raise unknown("figure", what, (*STUDIES, "all"))
     if scale not in SCALES:
@@ -223,7 +223,7 @@ def plan(what: str, seeds: int | None, scale: str, out: Path | None) -> Plan:
 def reproduce(
     wanted: Plan, command: str, shared: bool | None = None, at_once: int = 1, elsewhere: Elsewhere | None = None
 ) -> None:
-    """Run what is missing, and write the pictures and the page; the rest as in `fill`."""
+    """Run what is missing, and write the figures and the page. The other arguments are those of `fill`."""
     failures = fill(wanted, shared=shared, at_once=at_once, elsewhere=elsewhere)
     report(wanted, command)
     if failures:
@@ -238,10 +238,10 @@ def fill(
     at_once: int = 1,
     elsewhere: Elsewhere | None = None,
 ) -> list[str]:
-    """Run what is missing; one block that fails does not stop the others, and is told of in the list returned.
+    """Run what is missing, and return the failures. If a block fails, the others continue.
 
-    `shared` says whether blocks that differ in numbers only run in one program; None: where there is an accelerator.
-    Several jobs are given to `elsewhere`, which does so many of them at once.
+    `shared` says whether blocks that differ only in numbers run in one program (None: only on an accelerator). If there
+    are several jobs and `elsewhere` is given, it runs `at_once` of them at a time.
     """
     with _alone(wanted):
         missing = [block for arm in wanted.arms for block in missing_blocks(wanted, arm, say)]
@@ -255,7 +255,7 @@ def fill(
 
 
 def longest_first(jobs: Sequence[list[Block]], backend: str) -> list[list[Block]]:
-    """Jobs in the order in which several processes are done soonest."""
+    """Jobs in the order in which several processes finish soonest."""
     return sorted(jobs, key=lambda job: sum(_parts([job], backend)[0]), reverse=True)
 
 
@@ -274,7 +274,7 @@ def _one_after_the_other(jobs: Sequence[Sequence[Block]], count: int, train: Tra
 
 
 def _do(job: Sequence[Block], train: Train, say: Say) -> list[tuple[Block, NumericalFailure]]:
-    """Run blocks, in one program if there are several; those that failed."""
+    """Run blocks, in one program if there are several, and return those that failed."""
     if len(job) == 1:
         try:
             train(job[0].experiment, job[0].folder)
@@ -304,7 +304,7 @@ def _do(job: Sequence[Block], train: Train, say: Say) -> list[tuple[Block, Numer
 
 
 def distinct(chosen: Sequence[Study]) -> list[Arm]:
-    """The arms of the studies, each once."""
+    """The arms of the studies, without repetitions."""
     return list({arm.name: arm for study in chosen for arm in study.arms}.values())
 
 
@@ -312,7 +312,7 @@ def distinct(chosen: Sequence[Study]) -> list[Arm]:
 
 
 def experiment_of(arm: Arm, scale: Scale, first: int, count: int) -> Experiment:
-    """The run of an arm on consecutive seeds. Only its newest checkpoint is kept."""
+    """The run of an arm on consecutive seeds. It keeps only its newest checkpoint."""
     epochs = int(arm.options["epochs"])
     changes = {
         **scale.options.get(arm.algorithm, {}),
@@ -327,9 +327,9 @@ def experiment_of(arm: Arm, scale: Scale, first: int, count: int) -> Experiment:
 
 
 def missing_blocks(wanted: Plan, arm: Arm, say: Say = print) -> list[Block]:
-    """The blocks that an arm still needs beside the finished ones: those begun, which go on, and new ones.
+    """The blocks that an arm still needs: unfinished ones, which continue, and new ones.
 
-    What is neither finished nor fit to go on is removed.
+    Folders that are neither finished nor able to continue are deleted.
     """
     have: set[int] = set()
     found = []
@@ -352,7 +352,7 @@ def missing_blocks(wanted: Plan, arm: Arm, say: Say = print) -> list[Block]:
 
 
 def finished_run(out: Path, arm: Arm, count: int) -> Run | None:
-    """The finished seeds below `count` of an arm as one run; None if there are none."""
+    """The finished seeds of an arm below `count`, as one run; None if there are none."""
     ended = [folder for folder in _block_folders(out, arm) if blocks.ended(folder)]
     parts = [comparison.take(runs.read(folder), range(count)) for folder in ended]
     parts = [part for part in parts if part.seeds]
@@ -369,7 +369,7 @@ def _block_folders(out: Path, arm: Arm) -> list[Path]:
 
 @contextlib.contextmanager
 def _alone(wanted: Plan) -> Iterator[None]:
-    """The folder, checked to be of this configuration, and kept from other processes."""
+    """Lock the folder against other processes, and check that it has this configuration."""
     page = wanted.out / "study.json"
     with blocks.alone(page, "study's folder", "apdo reproduce"):
         every = {arm.name: experiment_of(arm, wanted.scale, 0, 1) for arm in wanted.arms}
@@ -382,17 +382,17 @@ def _alone(wanted: Plan) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """What a kind of machine does, for an estimate."""
+    """The speed of a kind of machine, for an estimate of the time."""
 
     what: str
     steps: float
-    """Environment steps in a second, all seeds together."""
+    """Environment steps per second, of all seeds together."""
     iteration: float
     """Seconds of one primal-dual DDPG iteration."""
     together: bool
-    """Whether the seeds' iterations run at once."""
+    """Whether the iterations of several seeds run at the same time."""
     compilation: float
-    """Seconds for a program."""
+    """Seconds to compile a program."""
 
 
 SPEEDS = {
@@ -402,9 +402,9 @@ SPEEDS = {
 
 
 def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int = 1) -> float:
-    """About how long jobs take, the longest begun first, so many at once.
+    """About how long jobs take if `at_once` of them run at a time, the longest first.
 
-    Learners and the compiler leave most of an accelerator, and what it computes on, to others; sampling does not.
+    Learners and the compiler leave most of a machine free for other jobs; sampling does not.
     """
     parts = _parts(jobs, backend)
     ends = [0.0] * at_once
@@ -414,14 +414,14 @@ def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int = 1)
 
 
 def _parts(jobs: Sequence[Sequence[Block]], backend: str) -> list[tuple[float, float]]:
-    """About how long each job takes: what fills the machine, and what does not."""
+    """About how long each job takes: the seconds that fill the machine, and the seconds that do not."""
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     found, compiled = [], set()
     for job in jobs:
         arms, seeds = [block.arm for block in job], [len(block.seeds) for block in job]
         sampled = [n * int(a.options["epochs"]) * int(a.options["batch"]) for a, n in zip(arms, seeds, strict=True)]
         iterations = int(arms[0].options.get("off_policy.iterations", 0))
-        # Multipliers held fixed share a program; everything else is compiled anew, an adjustment by itself.
+        # Runs with fixed multipliers share a program. Everything else is compiled again, an adjustment separately.
         first, programs = arms[0], len({arm.options.get("k_adj") for arm in arms})
         program = (first.name.split("-")[0] if first.options.get("dual_step") == 0.0 else first.name, *seeds)
         other = speed.compilation * (0.2 if program in compiled else programs) * (1.6 if iterations else 1.0)
@@ -460,7 +460,7 @@ def _duration(seconds: float) -> str:
 
 
 def report(wanted: Plan, command: str, say: Say = print) -> None:
-    """Pictures, `results.json` and the page, of every study whose arms are all finished in the folder."""
+    """Write figures, `results.json` and the page, for every study whose arms are all finished in the folder."""
     out, scale = wanted.out, wanted.scale
     every = studies(scale)
     found = {arm.name: finished_run(out, arm, wanted.seeds) for arm in distinct(list(every.values()))}
@@ -516,7 +516,7 @@ def _optimal(
 
 
 def _facts(out: Path, arms: Iterable[Arm], command: str) -> tuple[tuple[str, str], ...]:
-    """Where the numbers come from."""
+    """The origin of the numbers."""
     descriptions = [
         runs.read_description(folder) for arm in arms for folder in _block_folders(out, arm) if blocks.ended(folder)
     ]

@@ -1,4 +1,4 @@
-"""A run made again from its description alone, and whether it came out the same."""
+"""Repeats a run from its description alone, and compares the results."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from apdo.experiment.settings import Experiment
 from apdo.report import runs
 
 WALL_CLOCK = "seconds"
-"""The one metric that may differ."""
+"""The only metric that may differ."""
 
 
 def rerun(folder: Path, out: Path, quiet: bool = False) -> tuple[bool, str]:
@@ -39,7 +39,7 @@ def rerun(folder: Path, out: Path, quiet: bool = False) -> tuple[bool, str]:
 
 
 def compare(before: runs.Run, after: runs.Run) -> str:
-    """The first metric, epoch and seed in which two runs differ, in words; empty if there is none."""
+    """The first metric, epoch and seed in which two runs differ, in words; empty if nothing differs."""
     epochs = len(before.epochs)
     names = sorted((before.metrics.keys() | after.metrics.keys()) - {WALL_CLOCK})
     count, first = 0, ""

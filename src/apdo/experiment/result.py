@@ -1,4 +1,4 @@
-"""What a run leaves behind, for whoever called it from Python."""
+"""The result of a run, for callers in Python."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ from apdo.policy import Policy
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Result:
-    """What a run leaves behind."""
+    """The result of a run: its policies, its metrics and its folder."""
 
     path: Path
     seeds: list[int]
@@ -24,17 +24,17 @@ class Result:
     newest: list[Policy]
     """The policy of each seed after the last epoch."""
     best: list[chosen.Found]
-    """What training saw of each seed's best policy; empty where the algorithm's batches say nothing of its policy."""
+    """What training measured of each seed's best policy; empty if the algorithm keeps no best policy."""
     metrics: dict[str, np.ndarray]
-    """By name, [S, E] or [S, E, M]."""
+    """The metrics by name, [S, E] or [S, E, M]."""
     title: str = ""
     """The algorithm and the environment."""
     limits: tuple[float, ...] = ()
     cost_names: tuple[str, ...] = ()
     interrupted: str = ""
-    """Where the run was interrupted, how far it came and how to go on; else empty."""
+    """If the run was interrupted: after how many epochs, and how to continue it. Otherwise empty."""
     task: type[Any] | None = None
-    """The environment's class, so that a policy can be played again where no file has it."""
+    """The environment's class, which a policy needs to be played again if the environment is in no file."""
 
     @property
     def policy(self) -> Policy:
@@ -45,7 +45,7 @@ class Result:
         return "\n".join(summary.lines(self))
 
     def _repr_html_(self) -> str:
-        """The same for notebooks, as a table by seed."""
+        """The same as a table for notebooks, by seed."""
         return summary.table(self)
 
 
@@ -58,7 +58,7 @@ def of(
     state: loop.State,
     interrupted: str = "",
 ) -> Result:
-    """A run's results, from its metrics and its last state."""
+    """Make a run's result from its metrics and its last state."""
     return Result(
         path=folder,
         seeds=seeds,

@@ -1,4 +1,4 @@
-"""The states of several runs as rows of one: every leaf has the seeds of all of them in front."""
+"""The states of several runs as rows of one state: the first axis of every leaf has the seeds of all runs."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -19,12 +19,12 @@ def of(state: loop.State, rows: slice | np.ndarray) -> loop.State:
 
 
 def joined(states: Sequence[loop.State]) -> loop.State:
-    """States below each other, all after as many epochs."""
+    """States concatenated along their rows; all have done the same number of epochs."""
     return _over_rows(lambda *leaves: jnp.concatenate(leaves), *states)
 
 
 def on_host(state: Tree) -> Tree:
-    """A state in the host's memory, its keys as the numbers that files have for them: rows of it cost nothing."""
+    """A state in the host's memory, with random keys as plain numbers, as files store them. Slicing it is cheap."""
 
     def plain(leaf: Array) -> Array:
         return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
@@ -33,5 +33,5 @@ def on_host(state: Tree) -> Tree:
 
 
 def _over_rows(function: Callable[..., Array], *states: loop.State) -> loop.State:
-    """A function of every leaf that has the seeds in front: all but the epoch, of which there is one."""
+    """Apply a function to every leaf whose first axis are the seeds, which is every leaf but the epoch."""
     return jax.tree.map(lambda *leaves: function(*leaves) if leaves[0].ndim else leaves[0].copy(), *states)

@@ -1,7 +1,8 @@
 """Trains a run to its end: compiled chunks of epochs, records, checkpoints, progress, callbacks.
 
-A run is a function of its description, whatever interrupts it. Every epoch's draws come from its number, a checkpoint
-holds the whole state, and chunks of any length give the same bits: what is computed again comes out the same.
+A run is a function of its description, and interruptions do not change it: the random numbers of an epoch depend on the
+epoch's number, a checkpoint holds the whole state, and chunks of any length give the same bits. So epochs that are
+computed again give the same results.
 """
 
 import contextlib
@@ -32,12 +33,12 @@ from apdo.experiment.stopping import Stop
 from apdo.report import runs
 
 REPORT_EVERY = 0.5
-"""Seconds of work between two looks at the progress."""
+"""Seconds of work between two updates of the display."""
 SAVE_EVERY = 30.0
-"""Seconds of work between two checkpoints, if saving takes less than a `SAVE_SHARE` of it."""
+"""Seconds of work between two checkpoints, or more if saving would take more than a `SAVE_SHARE` of them."""
 SAVE_SHARE = 0.02
 TRACE = "environment-error.txt"
-"""The file of a run folder that has the traceback of an environment that raised."""
+"""The file in a run folder with the traceback of an environment that raised an error."""
 TOO_LARGE = "this run does not fit into memory; try a smaller --batch or fewer --seeds."
 _MOST_ERROR = 1000
 
@@ -57,29 +58,28 @@ def resume(
     task: type[Any] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Go on with an interrupted run; the result is that of the run that was never interrupted.
+    """Continue an interrupted run. The result is the same as without the interruption.
 
-    A finished run whose files are whole is only read. `epochs` makes a run longer than it was meant to be, and
-    `bookkeeping` changes settings that no result depends on. `task` is the class of an environment that was given as a
-    Python object.
+    A finished run whose files are whole is only read. `epochs` makes a run longer than planned, and `bookkeeping`
+    changes settings that affect no result. `task` is the class of an environment that was given as a Python object.
     """
     found = opening.reopen(folder, _sayer(quiet), epochs, bookkeeping, task)
     return found if isinstance(found, Result) else finish(found, quiet, callbacks)
 
 
 def train(experiment: Experiment, folder: Path, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> Result:
-    """Go on with the experiment in this folder, or begin it if the folder has none yet."""
+    """Continue the run of this experiment in this folder, or begin it if the folder has none yet."""
     found = opening.enter(experiment, folder, _sayer(quiet))
     return found if isinstance(found, Result) else finish(found, quiet, callbacks)
 
 
 def _sayer(quiet: bool) -> standing.Say:
-    """Messages about a run go where errors go: they are not part of its results."""
+    """A function that prints messages about a run to stderr, because they are not part of its results."""
     return lambda text: None if quiet else print(f"apdo: {text}", file=sys.stderr)
 
 
 def finish(opened: opening.Opened, quiet: bool, callbacks: Sequence[Callback] = ()) -> Result:
-    """Train from where the run stands to its end, and note how it ended."""
+    """Train a run from where it stands to its end, and record how it ended."""
     compilation.keep_compiled_programs()
     work, experiment = Runner(opened, callbacks), opened.experiment
     title = f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}"
@@ -94,7 +94,7 @@ def finish(opened: opening.Opened, quiet: bool, callbacks: Sequence[Callback] = 
 
 @contextlib.contextmanager
 def ending(work: "Runner") -> Iterator[None]:
-    """Whatever happens inside, the run's folder tells how it ended, and is let go of."""
+    """Record in the run's folder how the work inside the context ended, and release the folder, whatever happens."""
     try:
         yield
         work.close("stopped" if work.stopped else "finished", **({"stopped": work.stopped} if work.stopped else {}))
@@ -119,12 +119,12 @@ def ending(work: "Runner") -> Iterator[None]:
 
 
 def is_too_large(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice."""
+    """Whether an error means that there was not enough memory."""
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def how_to_go_on(folder: Path, experiment: Experiment) -> str:
-    """The command, or the line of Python, that goes on with a run."""
+    """The command, or the line of Python, that continues a run."""
     names = {"algorithm": experiment.algorithm, "environment": experiment.environment}
     lost = [kind for kind, name in names.items() if name.startswith(OBJECT)]
     if lost:
@@ -135,7 +135,7 @@ def how_to_go_on(folder: Path, experiment: Experiment) -> str:
 
 
 class Runner:
-    """One run from where it stands to its last epoch."""
+    """One run, trained from where it stands to its last epoch."""
 
     def __init__(self, opened: opening.Opened, callbacks: Sequence[Callback] = ()) -> None:
         experiment, training, stands = opened.experiment, opened.training, opened.stands
@@ -144,11 +144,11 @@ class Runner:
         self.best: list[chosen.Found] = []
         """The best policies as they were last saved."""
         self.stopped = ""
-        """Why a callback has stopped the run before its last epoch."""
+        """Why a callback stopped the run before its last epoch; empty if none did."""
         self.began, self.closed = time.perf_counter(), False
         self.share, self.beside = 1.0, 1
-        """Which part of the program's time is this run's: others may be computed with it. And how many runs take turns
-        in this process, itself included."""
+        """`share` is this run's part of the program's time, because other runs may be computed with it. `beside` is the
+        number of runs that take turns in this process, including this one."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else compilation.Advance(training)
         self.adjuster = loop.Adjuster(training)
         self.history = history_of(stands)
@@ -160,25 +160,25 @@ class Runner:
         )
         adjusted = [k for k, rows in enumerate(stands.rows) if any(runs.ADJUSTED & row.keys() for row in rows)]
         self.adjusted_at = adjusted[-1] + 1 if adjusted else None
-        """After how many epochs the multipliers were last adjusted."""
+        """The number of epochs after which the multipliers were last adjusted; None if they never were."""
         planned = range(experiment.settings.epochs) if self.adjuster.adjustment is not None else ()
         self.last_due = max((k for k in planned if self.adjuster.due(k)), default=-1)
         self.epoch_seconds = 0.0
-        """What the latest epochs took, each."""
+        """The seconds of each of the latest epochs."""
         self.saved_at = time.perf_counter()
         self.save_seconds = 0.0
-        """When the last checkpoint was written, and how long that took."""
+        """The time of the last checkpoint, and the seconds that it took."""
         self.compiling = True
-        """Whether no call has returned yet: the first one compiles, and says nothing about the speed of the rest."""
+        """Whether no call has returned yet. The first call compiles, so its time says nothing about the later ones."""
 
     def prepare(self, progress: Progress, stop: Stop) -> None:
-        """Take up what the folder holds."""
+        """Restore remarks, the start and the best policies from the run folder."""
         self.progress, self.stop = progress, stop
         said = [one for one in runs.read_remarks(self.record.folder) if one["epoch"] <= self.stands.epoch]
         self.record.keep_remarks(said)
         self.book = remarks.Book(said, self.record.remark, progress.message)
         if self.stands.state is not None and self.stands.epoch == 0:
-            # A start from what was learned before is kept: going on must not need the earlier run again.
+            # Save the state of a warm start, so that resuming does not need the earlier run again.
             self.save(self.stands.state, 0)
             if source := self.experiment.settings.start_from:
                 progress.message(f"starting from {warm_start.words(source)}")
@@ -186,7 +186,7 @@ class Runner:
             self.best = chosen.found(self.training, self.seeds, self.stands.state)
 
     def close(self, status: str, **facts: object) -> None:
-        """Note how the run ended, the first time that this is asked."""
+        """Record how the run ended; only the first call has an effect."""
         if self.closed:
             return
         self.closed = True
@@ -198,7 +198,7 @@ class Runner:
         self.record.close(status, finished=records.now(), seconds=taken, **best, **facts)
 
     def train(self, progress: Progress, stop: Stop) -> Result:
-        """The rest of the run."""
+        """Train the remaining epochs."""
         try:
             self.prepare(progress, stop)
             return self._train(opening.started(self.training, self.seeds, self.stands))
@@ -242,9 +242,10 @@ class Runner:
         state: Callable[[], loop.State],
         adjusted: dict[str, np.ndarray] | NumericalFailure | None = None,
     ) -> bool:
-        """Write down what a chunk brought, up to `epoch`; whether `state()`, the state after it, is to be saved.
+        """Record the results of a chunk that ends at `epoch`. Returns whether `state()`, the state after it, is to be
+        saved.
 
-        `adjusted` is what came of an adjustment, where there was one.
+        `adjusted` is the outcome of an adjustment, if there was one.
         """
         if isinstance(adjusted, NumericalFailure):
             raise adjusted
@@ -257,7 +258,7 @@ class Runner:
         return self._save_due(epoch) or adjusted is not None or bool(self.stopped)
 
     def _call_back(self, epoch: int, metrics: dict[str, np.ndarray], state: Callable[[], loop.State]) -> None:
-        """Tell the callbacks of each new epoch; the last one's policies are at hand."""
+        """Call the callbacks for each new epoch. The state, and so the policies, exist only for the last one."""
         done = len(next(iter(metrics.values())))
         for i in range(done if self.callbacks else 0):
             report = Epoch(
@@ -281,7 +282,7 @@ class Runner:
             self.progress.message(f"stopped after {epoch + done} epochs: {self.stopped}")
 
     def _advance(self, state: loop.State, epoch: int) -> loop.Chunk:
-        """The next epochs; where an environment fails in the first of them, the state before it is saved."""
+        """Compute the next epochs. If an environment fails, save the state before them."""
         try:
             return jax.block_until_ready(self.advance(state, jnp.asarray(self.count(epoch), dtype=jnp.int32)))
         except (EnvironmentFailure, NumericalFailure) as failure:
@@ -291,7 +292,7 @@ class Runner:
             raise type(failure)(said) from failure
 
     def _keep_trace(self, failure: Exception) -> str:
-        """Write what the environment's own code raised into the run folder, and say where it is."""
+        """Write the traceback of the environment's error into the run folder, and return words that name the file."""
         if not isinstance(failure, EnvironmentFailure) or not failure.trace:
             return ""
         path = self.record.folder / TRACE
@@ -300,10 +301,11 @@ class Runner:
         return f" (the traceback is in {path})"
 
     def count(self, epoch: int) -> int:
-        """How many epochs to run in one call: about `REPORT_EVERY` seconds of them, none past a place to stop at.
+        """How many epochs to compute in one call: about `REPORT_EVERY` seconds of them, but none past the next
+        checkpoint.
 
-        An epoch that an adjustment follows is run alone, from a checkpoint: the adjustment takes long, and a run that
-        is stopped in it repeats that epoch and goes on with the learner it had.
+        An epoch that is followed by an adjustment is computed alone, after a checkpoint. The adjustment takes long. A
+        run that is stopped in it repeats that epoch, and then continues with the saved learner.
         """
         settings = self.experiment.settings
         stop = min(settings.epochs, (epoch // settings.checkpoint_every + 1) * settings.checkpoint_every)
@@ -319,11 +321,11 @@ class Runner:
         return planned or self.time_to_save()
 
     def time_to_save(self) -> bool:
-        """Whether so much has been computed since the last checkpoint that it would be a pity to lose it."""
+        """Whether the work since the last checkpoint is too much to lose."""
         return time.perf_counter() - self.saved_at > max(SAVE_EVERY, self.save_seconds / SAVE_SHARE)
 
     def save(self, state: loop.State, epoch: int) -> None:
-        """A checkpoint, never ahead of the metrics on the disk; then the oldest and the adjustment's learner go."""
+        """Write a checkpoint after the metrics are on the disk. Then delete old ones, and the adjustment's learner."""
         began = time.perf_counter()
         folder = self.record.folder
         self.record.sync()
@@ -335,7 +337,7 @@ class Runner:
         self.save_seconds = self.saved_at - began
 
     def interrupt(self, state: loop.State, epoch: int) -> None:
-        """Save, and say how to go on."""
+        """Save the run, and raise `Interrupted` with words on how to continue."""
         path = checkpoint.path_of(self.record.folder, epoch)
         if not path.exists():
             self.save(state, epoch)
@@ -343,7 +345,7 @@ class Runner:
         raise self.interrupted(f"{how_far} {how_to_go_on(self.record.folder, self.experiment)}", state)
 
     def interrupted(self, said: str, state: loop.State) -> Interrupted:
-        """The exception that ends the run, with what there is where a person asked at the keyboard."""
+        """The exception that ends the run. It has the result so far if a person stopped the run at the keyboard."""
         stopped = Interrupted(said)
         stopped.result = self._result(state, said) if self.stop.at_the_keyboard else None
         return stopped
@@ -370,22 +372,22 @@ class Runner:
         self.progress.epoch(epoch + done, means, len(self.seeds) * batch / each, left)
 
     def say(self, text: str, epoch: int) -> None:
-        """A sentence for the user after so many epochs, shown and kept in the run folder; once, however often said."""
+        """Show a sentence after so many epochs and keep it in the run folder, but only once."""
         self.book.say(text, epoch)
 
     def _remark(self, epoch: int) -> None:
-        """Whatever the metrics of the first so many epochs say is wrong."""
+        """Make the remarks that follow from the metrics of the first `epoch` epochs."""
         for remark in remarks.of(self.history.first(epoch), self.about, self._multipliers_since(epoch)):
             self.book.note(remark, epoch)
 
     def _multipliers_since(self, epoch: int) -> int:
-        """The first epoch of the multipliers that hold after so many epochs: none, while the first are waited for."""
+        """The first epoch of the current multipliers; `epoch` itself if the first adjustment is still to come."""
         if self.adjusted_at is not None:
             return self.adjusted_at
         return epoch if epoch <= self.last_due else 0
 
     def fail(self, state: loop.State, quantity: str, seeds: np.ndarray) -> NoReturn:
-        """End a run in which something was not finite, with the state before that saved."""
+        """End a run in which something was not finite, and save the state before that."""
         epoch = int(state.epoch)
         path = checkpoint.path_of(self.record.folder, epoch)
         checkpoint.save(path, state, epoch)
@@ -401,7 +403,7 @@ def _same(state: loop.State) -> loop.State:
 
 
 def _samples(training: loop.Training, asked: int) -> str:
-    """What a batch really has: whole episodes, in environments side by side."""
+    """The actual size of a batch, in words: whole episodes, in environments side by side."""
     batch, count = training.problem.batch, training.environments
     more = "" if batch == asked else f" instead of {asked:,}, for whole episodes of {training.problem.horizon} steps"
     plural = "s" if count > 1 else ""

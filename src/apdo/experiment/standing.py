@@ -1,8 +1,8 @@
-"""Where an interrupted run stands: the newest checkpoint that is whole and whose metrics are all there.
+"""Finds where an interrupted run can continue: the newest whole checkpoint for which all metrics are there.
 
-The metrics are the run's memory of what it has reported, the checkpoints of what it has computed. A run can go on from
-a checkpoint after k epochs if the first k epochs of the metrics are whole; everything after them is computed again, and
-comes out the same. Where there is no such checkpoint the run begins again: it is a function of its description.
+The metrics record what the run has reported, the checkpoints what it has computed. A run can continue from a checkpoint
+after k epochs if the first k epochs of the metrics are whole. Everything after them is computed again, and gives the
+same results. If there is no such checkpoint, the run starts again from its description.
 """
 
 import dataclasses
@@ -23,25 +23,25 @@ PARTS = ("run.json", "metrics.jsonl", "remarks.jsonl", "lock", "checkpoints")
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """What an interrupted run can build upon."""
+    """The point from which an interrupted run can continue."""
 
     state: loop.State | None
     """The state after `epoch` epochs; None for the beginning."""
     rows: list[list[dict[str, Any]]]
     """The metrics of those epochs, by epoch and seed."""
     end: int
-    """Bytes of the metrics file that hold them."""
+    """The size of these metrics in their file, in bytes."""
     discarded: bool
-    """Whether the metrics held more than that."""
+    """Whether the file had metrics after these, which are dropped."""
 
     @property
     def epoch(self) -> int:
-        """Epochs that need not be computed again."""
+        """The number of epochs that need not be computed again."""
         return len(self.rows)
 
 
 def find(folder: Path, description: dict[str, Any], training: loop.Training, say: Say) -> Standing:
-    """Where the run in a folder stands; whatever cannot be used is named, and set aside."""
+    """Find where the run in a folder stands. Files that cannot be used are reported, and renamed."""
     prefix = runs.read_prefix(folder, description)
     reached = len(prefix.rows)
     if prefix.complaint:
@@ -50,7 +50,7 @@ def find(folder: Path, description: dict[str, Any], training: loop.Training, say
     there = checkpoint.found(folder)
     for epoch, path in there:
         if epoch > reached:
-            # Not damaged: a failed adjustment's state, or one whose metrics were. It will be written again.
+            # Not damaged: the adjustment after it failed, or its metrics were damaged. It will be written again.
             say(f"{path} is ahead of the metrics, and not used.")
             checkpoint.set_aside(path)
             continue
@@ -72,7 +72,7 @@ def find(folder: Path, description: dict[str, Any], training: loop.Training, say
 
 
 def check_own(folder: Path) -> None:
-    """Refuse a folder whose parts are links: going on writes to them, and they could lead anywhere."""
+    """Refuse a folder with links in it: a resumed run writes to these files, and a link could lead anywhere."""
     for name in PARTS:
         if (folder / name).is_symlink():
             raise InvalidInput(f"{folder / name} is a link; a run goes on only in files of its own folder.")

@@ -1,8 +1,8 @@
-"""SIGTERM and Ctrl-C as a request to stop soon; a second Ctrl-C as an order to stop now.
+"""Handles SIGTERM and Ctrl-C as requests to stop soon, and a second Ctrl-C as an order to stop at once.
 
-Python runs its signal handlers only between its own instructions, so that one which comes during a compiled epoch would
-wait for the epoch's end, and a second one would be lost in the first. A thread therefore reads the signals from a pipe
-that the system's handler writes to at once.
+Python runs signal handlers only between its own instructions. A signal during a compiled epoch would wait for the end
+of the epoch, and a second signal would be lost. Therefore a thread reads the signals from a pipe, to which the system's
+handler writes at once.
 """
 
 import os
@@ -17,7 +17,7 @@ _INTERRUPTED = 130
 
 
 class Stop:
-    """While it is entered, signals set `asked`; outside the main thread, where Python has no say in them, nothing."""
+    """A context in which signals set `asked`. Outside the main thread it does nothing."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -29,12 +29,12 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._asked.is_set()
 
     @property
     def at_the_keyboard(self) -> bool:
-        """Whether the first signal was Ctrl-C: somebody is there, and can use what there is."""
+        """Whether the first signal was Ctrl-C, so that a person is there who can use the result so far."""
         return self._keyboard
 
     def __enter__(self) -> "Stop":
@@ -44,7 +44,7 @@ class Stop:
         os.set_blocking(writing, False)
         self._wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
-            # A program started in the background ignores Ctrl-C, and goes on doing so.
+            # A program that was started in the background ignores Ctrl-C. It keeps doing so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
@@ -61,7 +61,7 @@ class Stop:
         os.close(self._pipe[1])  # the watcher reads the end of the pipe, and closes its side
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """The watcher has heard of it already."""
+        """Do nothing: the thread has already read the signal."""
 
     def _watch(self, pipe: int) -> None:
         while signals := os.read(pipe, 16):
@@ -79,7 +79,7 @@ class Stop:
 
 
 def _leave() -> None:
-    """End the process from any thread, with the terminal as it was."""
+    """End the process from any thread, and restore the terminal."""
     if sys.stdout.isatty():
         sys.stdout.write("\x1b[?25h\n")  # the display hides the cursor
         sys.stdout.flush()

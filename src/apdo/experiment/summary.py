@@ -1,4 +1,4 @@
-"""A run's result at a glance: as lines for a terminal, as a table for a notebook."""
+"""A run's result in brief: as lines for a terminal, and as a table for a notebook."""
 
 import html
 from typing import TYPE_CHECKING
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from apdo.experiment.result import Result
 
 _MOST = 10
-"""Seeds that are shown one by one; of more, the first ones are."""
+"""How many seeds are shown one by one."""
 
 
 def lines(result: "Result") -> list[str]:
-    """What was trained, how far, and what each seed's policy did in training."""
+    """What was trained, for how long, and what each seed's policy achieved in training."""
     said = [f"<Result: {_heading(result)}"]
     for i, seed in enumerate(result.seeds[:_MOST]):
         said.append(f"  seed {seed}: {_figures(result, i)}; {result.policies[i].about}")
@@ -26,7 +26,7 @@ def lines(result: "Result") -> list[str]:
 
 
 def table(result: "Result") -> str:
-    """The same in HTML; names are text, whatever they are made of."""
+    """The same in HTML. Names are escaped."""
     rows = [
         f"<tr><td>{seed}</td><td>{_text(_figures(result, i))}</td><td>{_text(result.policies[i].about)}</td></tr>"
         for i, seed in enumerate(result.seeds[:_MOST])
@@ -48,7 +48,7 @@ def _heading(result: "Result") -> str:
 
 
 def _figures(result: "Result", i: int) -> str:
-    """Return and costs of a seed's policy, each cost beside its limit; of the last epoch where no best one is kept."""
+    """Return and costs of a seed's best policy, each cost with its limit; without a best policy, of the last epoch."""
     if result.best:
         found = result.best[i]
         earned, costs = f"{found.returned:.4g} ± {found.return_error:.2g}", list(found.cost)
@@ -67,7 +67,7 @@ def _figures(result: "Result", i: int) -> str:
 
 
 def _beside(result: "Result", j: int, cost: float) -> str:
-    """A cost's limit, and on which side of it the cost is."""
+    """A cost's limit, with the sign that says whether the cost is within it."""
     if j >= len(result.limits):
         return ""
     return f" {'≤' if cost <= result.limits[j] else '>'} {result.limits[j]:.4g}"

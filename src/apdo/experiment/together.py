@@ -1,9 +1,9 @@
-"""Several runs in one program: those that differ only in numbers, which become its arguments, [run × seed].
+"""Trains several runs in one program. They differ only in numbers, which become arguments of the program, [run × seed].
 
-Groups that differ in when they adjust have programs of their own, and their learners work side by side (`adjusting`).
-Each run keeps a folder, records and checkpoints of its own, as if it had run alone, and gives what it gives alone up to
-rounding, as seeds side by side do. One that fails is left behind: copies of another run take its rows, so that the
-program stays as it is.
+Groups that adjust after different epochs are separate programs, but their learners work side by side (`adjusting`).
+Each run keeps its own folder, records and checkpoints, as if it ran alone. Up to rounding it also gives the same
+results as alone, like seeds side by side. If a run fails, the others continue: copies of another run fill its rows, so
+that the program need not change.
 """
 
 import contextlib
@@ -32,30 +32,30 @@ from apdo.experiment.settings import Experiment
 from apdo.experiment.stopping import Stop
 
 _SAVING = 8
-"""Checkpoints that are written at once."""
+"""The number of checkpoints that are written at the same time."""
 Ends = dict[Path, BaseException | None]
-"""How runs ended, by folder: an error, or None for one that is finished."""
+"""How runs ended, by folder: an error, or None for a finished run."""
 Turn = Generator[adjusting.Request, adjusting.Answer | None, None]
-"""A group's training, which stops at each adjustment to have it made."""
+"""A group's training, which stops at each adjustment until the caller has made it."""
 
 
 @runtime_checkable
 class Planned(Protocol):
-    """A run that is to be done."""
+    """A run that is to be made."""
 
     @property
     def name(self) -> str:
-        """What it is called among others."""
+        """Its name among the other runs."""
         ...
 
     @property
     def experiment(self) -> Experiment:
-        """What is computed."""
+        """What it computes."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Where it goes."""
+        """Its run folder."""
         ...
 
 
@@ -63,7 +63,7 @@ P = TypeVar("P", bound=Planned)
 
 
 def alike(planned: Sequence[P], shared: bool) -> list[list[P]]:
-    """Runs that may share a program, if that is wanted; else each by itself."""
+    """Group the runs that may share a program if `shared`; otherwise each run is a group of its own."""
     found: dict[object, list[P]] = {}
     for one in planned:
         found.setdefault((likeness(one.experiment) if shared else None) or one.name, []).append(one)
@@ -71,7 +71,7 @@ def alike(planned: Sequence[P], shared: bool) -> list[list[P]]:
 
 
 def likeness(experiment: Experiment) -> object:
-    """Equal for runs that may share a program, or the program of their learners; None for one that shares nothing."""
+    """A key that is equal for runs that may share a program, or their learners' one; None for a run that may not."""
     if hasattr(type(experiment.environment_config), "action_meaning"):
         return None  # of the host
     adjustment = getattr(algorithms.find(experiment.algorithm), "adjustment", None)
@@ -81,9 +81,9 @@ def likeness(experiment: Experiment) -> object:
 
 
 def train(opened: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]] = tuple, title: str = "") -> Ends:
-    """Train runs whose folders are held, in as few programs as they allow, and say how each ended.
+    """Train runs whose folders are locked, in as few programs as possible, and return how each ended.
 
-    `callbacks` makes those of a run. With a title the progress is shown, with the figures of a program's first run.
+    `callbacks` makes the callbacks of a run. If there is a title, the progress of a program's first run is shown.
     """
     ends: Ends = {}
     waiting = list(opened)
@@ -100,7 +100,7 @@ def train(opened: Sequence[Opened], callbacks: Callable[[], Sequence[Callback]] 
 
 
 def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
-    """The runs that can share a program, of which no group is larger than memory allows."""
+    """Groups of runs that can share a program. No group is larger than memory allows."""
     alike: dict[object, list[Opened]] = {}
     for i, one in enumerate(opened):
         plan = one.experiment.settings
@@ -116,7 +116,7 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
 
 
 def bundles(found: Sequence[list[Opened]]) -> list[list[list[Opened]]]:
-    """Groups whose learners can work side by side, as far as memory allows; every other group by itself."""
+    """Groups whose learners can work side by side, as far as memory allows. Every other group is alone."""
     bundled: list[list[list[Opened]]] = []
     for members in found:
         for bundle in bundled:
@@ -129,7 +129,7 @@ def bundles(found: Sequence[list[Opened]]) -> list[list[list[Opened]]]:
 
 
 def _joins(members: list[Opened], bundle: list[list[Opened]]) -> bool:
-    """Whether a group's learners can work beside those of others."""
+    """Whether a group's learners can work beside those of the bundle."""
     every = [*bundle, members]
     first, other = (group[0].training for group in (bundle[0], members))
     what, there = adjusting.learning(other), memory.available()
@@ -144,7 +144,7 @@ def _joins(members: list[Opened], bundle: list[list[Opened]]) -> bool:
 
 
 def _sharing(members: list[Opened]) -> list[list[Opened]]:
-    """Runs of one structure, apart where they differ in a number that cannot be an argument."""
+    """Split runs of one structure by the numbers in which they differ and which cannot be arguments."""
     varied = sorted(_varied([one.training for one in members]))
     fixed = [] if not varied or can_be_arguments(members[0].training, varied) else varied
     if len(fixed) > 1:
@@ -157,7 +157,7 @@ def _sharing(members: list[Opened]) -> list[list[Opened]]:
 
 
 def _fitting(members: Sequence[Opened]) -> int:
-    """How many of these runs fit into memory at once."""
+    """How many of these runs fit into memory at the same time."""
     count, there = len(members), memory.available()
     rows = max(len(one.seeds) for one in members)
     while count > 1 and there is not None and memory.needs(members[0].training, count * rows) > there:
@@ -166,15 +166,15 @@ def _fitting(members: Sequence[Opened]) -> int:
 
 
 def _varied(trainings: Sequence[loop.Training]) -> set[str]:
-    """The numbers in which trainings differ."""
+    """The names of the numbers in which the trainings differ."""
     every = [arguments.numbers(training) for training in trainings]
     return {name for name in every[0] if len({own[name] for own in every}) > 1}
 
 
 def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
-    """Whether a program can take these numbers as arguments: whether all can be traced without knowing them.
+    """Whether a program can take these numbers as arguments, that is, be traced without knowing their values.
 
-    That is an epoch and, where the algorithm has one, an adjustment.
+    An epoch is traced and, if the algorithm has one, an adjustment.
     """
     alone = dataclasses.replace(training, side_by_side=False)
     adjustment = getattr(training.algorithm, "adjustment", None)
@@ -192,7 +192,7 @@ def can_be_arguments(training: loop.Training, names: Sequence[str]) -> bool:
 
     try:
         jax.eval_shape(trial, {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names})
-    # Whatever a function does with a number that it cannot look at, the answer is the same.
+    # Any error means that a function needs the value of a number.
     except Exception:
         return False
     return True
@@ -225,7 +225,7 @@ def _train(bundle: Sequence[Sequence[Opened]], callbacks: Callable[[], Sequence[
 
 
 def _in_turns(groups: Sequence["_Group"]) -> None:
-    """Train groups, each up to its next adjustment; those that wait for one have it together."""
+    """Train each group up to its next adjustment, make the adjustments of all groups together, and so on to the end."""
     if len(groups) > 1:
         with ThreadPoolExecutor(len(groups)) as pool:  # the compiler takes long, and one core
             list(pool.map(_Group.prepare, groups))
@@ -240,7 +240,7 @@ def _in_turns(groups: Sequence["_Group"]) -> None:
 
 
 def _go_on(turn: Turn, answer: adjusting.Answer | None) -> adjusting.Request | None:
-    """A group's next adjustment; None when it is over."""
+    """Continue a group's training. Returns its next adjustment, or None if the training is over."""
     try:
         return turn.send(answer)
     except StopIteration:
@@ -256,7 +256,7 @@ def _alone(one: Opened, callbacks: Sequence[Callback], title: str) -> Ends:
 
 
 class _Group:
-    """Runs that share a program, from where they stand to their last epoch."""
+    """Runs that share a program, trained from where they stand to their last epoch."""
 
     def __init__(self, works: Sequence[Runner], stop: Stop, ends: Ends) -> None:
         self.works, self.stop, self.ends = works, stop, ends
@@ -274,13 +274,13 @@ class _Group:
             work.share = 1.0 / len(works)
         self.advance = compilation.Advance(self.training)
         self.begun: loop.State | None = None
-        """Where the program begins, while it has not."""
+        """The program's first state; None once the program has begun."""
         self.writing = ThreadPoolExecutor(_SAVING)
         self.unwritten: list[Future[None]] = []
-        """Checkpoints that are being written while the program goes on."""
+        """Checkpoints that are being written while the program continues."""
 
     def train(self) -> Turn:
-        """Every epoch of every run; nothing is being written any more when this ends."""
+        """Train all epochs of all runs. When this ends, every checkpoint has been written."""
         with self.writing:
             yield from self._train()
             self._settle()
@@ -318,7 +318,7 @@ class _Group:
                 self.works[first].interrupt(rows.of(state, self.rows[first]), epoch)
 
     def prepare(self) -> None:
-        """Have the programs and the first state ready."""
+        """Compile the programs and make the first state."""
         self.begun = self._start()
         self.advance.prepare(self.begun, jnp.asarray(1, dtype=jnp.int32), self.numbers)
         self.works[0].adjuster.begin(self.begun, self.numbers)
@@ -346,7 +346,7 @@ class _Group:
         state: loop.State,
         adjusted: adjusting.Adjusted | None,
     ) -> bool:
-        """Write down what a run's rows brought; whether it is to be saved. One that has failed is told of."""
+        """Record the results in a run's rows. Returns whether to save it. A failure is recorded too."""
         work, own = self.works[i], self.rows[i]
         try:
             return work.receive(brought.of(own), epoch, elapsed, partial(rows.of, state, own), adjusted)
@@ -356,7 +356,7 @@ class _Group:
             return False
 
     def _save(self, which: Sequence[int], state: loop.State, epoch: int) -> None:
-        """Begin to write checkpoints of some runs, several at once, after those before."""
+        """Begin to write checkpoints of some runs at the same time, after the earlier ones have been written."""
         if which:
             self._settle()
             here = rows.on_host(state)
@@ -364,13 +364,13 @@ class _Group:
             self.unwritten = [self.writing.submit(work.save, own, epoch) for work, own in mine]
 
     def _settle(self, wait: bool = True) -> None:
-        """Raise what has gone wrong with checkpoints, of all or of those that are written."""
+        """Raise the errors of checkpoints: of all of them if `wait`, otherwise of those that have been written."""
         for one in [one for one in self.unwritten if wait or one.done()]:
             self.unwritten.remove(one)
             one.result()
 
     def _replace(self, state: loop.State) -> loop.State:
-        """The rows of runs that are over become copies of one that is not."""
+        """Replace the rows of runs that are over by copies of a run that is not."""
         if not self.live:
             return state
         source = np.arange(self.rows[-1].stop)

@@ -1,12 +1,12 @@
-"""A training that begins with what an earlier one has learned, in the place of fresh networks.
+"""Starts a training from what an earlier one has learned, instead of from random networks.
 
-What is taken is the policy, what its observations are normalised by and, where both runs have one of the return and
-one of each cost in the same shape, the value functions. Everything else (multipliers, optimisers, buffers, what is
-known of the best policy) starts as ever, so that the run is one like any other from its first epoch on.
+The new run takes the policy with its normalisation of observations. It also takes the value functions, if both runs
+have one for the return and one for each cost, in the same shape. Everything else (multipliers, optimisers, buffers, the
+record of the best policy) starts as usual, so from its first epoch on the run is like any other.
 
-From a run folder each seed takes the best policy of the earlier run's seed in the same place; where that run has fewer
-seeds, they are taken in turn. Its value functions are those of its newest policy. A policy of `apdo.load` serves every
-seed. The first state is saved as the checkpoint before epoch 0, and a run that goes on does not need the earlier one.
+From a run folder, each seed takes the best policy of the earlier run's seed in the same place; if there are fewer
+seeds, they are taken in turn. The value functions are those of the newest policy. A policy of `apdo.load` is used for
+every seed. The first state is saved as the checkpoint before epoch 0, so resuming does not need the earlier run.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from apdo.own import OBJECT
 from apdo.policy import Policy
 
 RECORD = "started_from"
-"""What `run.json` calls a start from what was learned before."""
+"""The entry of `run.json` that describes a warm start."""
 _KINDS = {
     gaussian.Policy: "Gaussian",
     categorical.Policy: "categorical",
@@ -39,7 +39,7 @@ _KINDS = {
     squashed.Policy: "squashed Gaussian",
 }
 _given: dict[str, Policy] = {}
-"""Policies that were given as objects in this process, by the name that a run's settings have for them."""
+"""Policies that were given as objects in this process, by the name that they have in a run's settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,12 @@ class WarmStart:
 
     state: loop.State
     about: dict[str, Any]
-    """Where it came from, as `run.json` has it."""
+    """The source of the state, as an entry of `run.json`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-    """What one seed has learned."""
+    """What one seed of the earlier run has learned."""
 
     policy: Policy
     values: on_policy.LearnedValues | None
@@ -61,7 +61,7 @@ class _Saved:
 
 
 def name_of(source: object) -> str:
-    """What a run's settings call the source of its start: a folder, or a policy under a name made from its numbers."""
+    """The name of a warm start's source in a run's settings: a folder, or a policy's name made from its numbers."""
     if isinstance(source, Path):
         return str(source)
     if isinstance(source, str):
@@ -74,14 +74,14 @@ def name_of(source: object) -> str:
 
 
 def words(source: str) -> str:
-    """The source of a start, to be shown."""
+    """The source of a warm start, for display."""
     return "a given policy" if source.startswith(OBJECT) else source
 
 
 def of(experiment: Experiment, training: loop.Training, seeds: list[int], recorded: object = None) -> WarmStart | None:
-    """The state that the experiment begins with, of an earlier run or a given policy; None where it starts fresh.
+    """The first state of an experiment that starts from an earlier run or a given policy; None if it starts fresh.
 
-    `recorded` is what `run.json` says of a start that was made before: it must come out the same.
+    `recorded` is the entry of `run.json` if the start was made before: the new state must be equal to that one.
     """
     source = experiment.settings.start_from
     if not source:
@@ -116,7 +116,7 @@ def of(experiment: Experiment, training: loop.Training, seeds: list[int], record
 
 
 def _learned(source: str) -> list[_Saved]:
-    """What there is to start from: by seed of a run, or a single policy."""
+    """What there is to start from: one entry for each seed of a run, or a single policy."""
     if source.startswith(OBJECT):
         if source not in _given:
             raise InvalidInput(
@@ -137,12 +137,12 @@ def _learned(source: str) -> list[_Saved]:
 
 
 def _known(values: object) -> on_policy.LearnedValues | None:
-    """Value functions of the kind that the on-policy algorithms have."""
+    """Value functions if they are of the on-policy algorithms' kind; otherwise None."""
     return values if isinstance(values, on_policy.LearnedValues) else None
 
 
 def _fitted(training: loop.Training, like: PyTree, saved: _Saved) -> on_policy.Start:
-    """What the algorithm is to begin with; InvalidInput where it does not fit a fresh state."""
+    """The parts that the algorithm starts with. InvalidInput says if they do not fit a fresh state."""
     meaning = None
     if isinstance(like, scaled.State):
         like, meaning = like.inner, like.meaning
@@ -156,7 +156,7 @@ def _fitted(training: loop.Training, like: PyTree, saved: _Saved) -> on_policy.S
 
 
 def _unwrapped(network: PyTree) -> tuple[PyTree, Statistics | None, scaled.ActionMeaning | None]:
-    """The policy network alone, with what stands before and after it."""
+    """The policy network alone, and the normalisation and the mapping of actions around it."""
     statistics, meaning = None, None
     if isinstance(network, scaled.RawPolicy):
         network, meaning = network.network, network.meaning
@@ -184,7 +184,7 @@ def _check_spaces(training: loop.Training, policy: Policy, network: PyTree) -> N
 def _check_meaning(
     training: loop.Training, policy: Policy, own: scaled.ActionMeaning | None, wanted: scaled.ActionMeaning | None
 ) -> None:
-    """An action must mean the same to both environments."""
+    """Check that an action means the same in both environments."""
     if not _same(own, wanted):
         raise InvalidInput(f"its actions are {_range(own)}, and this environment's {_range(wanted)}.")
     choices = getattr(training.environment, "action_choices", None)
@@ -238,7 +238,7 @@ def _values(
     statistics: Statistics | None,
     wanted: critics.Critic | None,
 ) -> critics.Critic | None:
-    """The value functions over observations that are normalised as the policy's are; None where they do not fit."""
+    """The value functions, converted to the policy's normalisation of observations; None if they do not fit."""
     signals = 1 + training.problem.constraints
     if own is None or wanted is None or wanted.mean.shape != (signals,) or not _alike(own.critic, wanted):
         return None
