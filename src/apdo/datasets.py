@@ -1,4 +1,4 @@
-"""Logged transitions as a file: what was seen, done, earned and paid, step by step, and the problem that it belongs to.
+"""Logged transitions as a file: every step's observation, action, reward and cost, and the numbers of their problem.
 
 A dataset is B transitions of whole episodes and a few numbers about the problem (docs/dual-estimation.md, "File
 format"). As a NumPy .npz it holds these arrays:
@@ -8,13 +8,13 @@ format"). As a NumPy .npz it holds these arrays:
     next_observation   [B, O]                    or [B]             limits               [M]
     terminated         [B]             episode            [B]       horizon              a whole number
     truncated          [B]             step               [B]       horizon_terminates   true or false
-    choices            a whole number, if actions are choices       cost_names           [M], if wanted
+    choices            a whole number, if actions are choices       cost_names           [M], optional
 
 As Parquet (the extra `apdo[parquet]`) it has a row for each transition, list columns for vectors, and the problem's
 numbers as JSON in the schema's metadata under `apdo`.
 
-Rows may come in any order; a dataset holds them by episode and step. Everything is checked before it is believed: a
-log that contradicts itself gives a multiplier that means nothing.
+Rows may come in any order; a dataset sorts them by episode and step. Everything is checked, because a log that
+contradicts itself would give a meaningless multiplier.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ Flags = NDArray[np.bool_]
 Wholes = NDArray[np.int64]
 
 FEWEST = 2
-"""Episodes without which nothing has a spread."""
+"""The fewest episodes from which a spread can be estimated."""
 CLOSE = 1e-4
-"""How far the next observation may be from the one that is seen next, relative to 1 plus its size."""
+"""The most by which `next_observation` may differ from the next row's observation, relative to 1 plus its size."""
 _ROWS = {
     "observation": npz.Entry((2,)),
     "action": npz.Entry((1, 2)),
@@ -64,7 +64,7 @@ NEEDED = (*_ROWS, *_ABOUT)
 _LARGEST_WHOLE = 2**31 - 1
 _MOST_CHOICES = 10_000
 _MOST_VALUES = 2**31
-"""Values that a Parquet file may declare: it is compressed, so that its size says little."""
+"""The most values that a Parquet file may declare. The file is compressed, so its size says little about them."""
 _savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords could be `allow_pickle`
 
 
@@ -73,19 +73,19 @@ class Dataset:
     """Logged transitions in order of episode and step. Use `Dataset.of`; the constructor checks nothing."""
 
     observation: Floats
-    """[B, O]."""
+    """The observation before the step, [B, O]."""
     action: Floats
-    """[B, A]; where actions are choices, one-hot."""
+    """[B, A]; one-hot vectors if actions are choices."""
     reward: Floats
     """[B]."""
     cost: Floats
     """[B, M]."""
     next_observation: Floats
-    """[B, O]: what followed, before any reset."""
+    """[B, O]: the observation after the step, before any reset."""
     terminated: Flags
-    """[B]: whether the episode ended with this step, so that nothing follows."""
+    """[B]: whether the episode terminated with this step, so that nothing follows."""
     truncated: Flags
-    """[B]: whether it was cut off after this step, though more would have followed."""
+    """[B]: whether the episode was cut off after this step, though more would have followed."""
     episode: Wholes
     """[B]: a number that the steps of an episode share."""
     step: Wholes
@@ -95,15 +95,15 @@ class Dataset:
     cost_discount: float
     """γ of the costs that are limited."""
     limits: tuple[float, ...]
-    """d_1..d_M, in units of one episode's cost."""
+    """The limits d_1..d_M, in units of one episode's cost."""
     horizon: int
     """The most steps that an episode can have."""
     horizon_terminates: bool
-    """Whether an episode is over at the horizon, rather than cut off."""
+    """Whether an episode terminates at the horizon, rather than being cut off."""
     choices: int
-    """How many actions there are to choose from; 0 where an action is a vector."""
+    """The number of actions to choose from; 0 if an action is a vector."""
     cost_names: tuple[str, ...]
-    """A word for each cost."""
+    """The names of the costs."""
 
     @classmethod
     def of(
@@ -126,7 +126,7 @@ class Dataset:
         choices: int = 0,
         cost_names: Sequence[str] | None = None,
     ) -> "Dataset":
-        """Sort by episode and step, and check everything."""
+        """Make a dataset from arrays: sort them by episode and step, and check everything."""
         return _dataset(
             observation=observation,
             action=action,
@@ -148,17 +148,17 @@ class Dataset:
 
     @property
     def samples(self) -> int:
-        """B."""
+        """B, the number of transitions."""
         return self.observation.shape[0]
 
     @property
     def constraints(self) -> int:
-        """M."""
+        """M, the number of costs."""
         return self.cost.shape[1]
 
     @property
     def starts(self) -> Wholes:
-        """The rows that begin an episode."""
+        """The first row of each episode."""
         return np.flatnonzero(self.step == 0)
 
     @property
@@ -168,11 +168,11 @@ class Dataset:
 
     @property
     def episodes(self) -> int:
-        """How many episodes there are."""
+        """The number of episodes."""
         return len(self.starts)
 
     def with_limits(self, limits: ArrayLike | Sequence[float]) -> "Dataset":
-        """The same data, asked about other limits."""
+        """The same data with other limits."""
         return dataclasses.replace(self, limits=_limits(limits, self.constraints))
 
     def discounted(self) -> NDArray[np.float64]:
@@ -185,7 +185,7 @@ class Dataset:
         return np.add.reduceat(signals * factors[None] ** self.step[:, None], self.starts, axis=0)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The dataset as a file holds it."""
+        """The dataset as the arrays of a file."""
         named = {name: np.asarray(getattr(self, name)) for name in (*NEEDED, "cost_names")}
         if self.choices:
             named |= {"action": np.argmax(self.action, axis=1).astype(np.int64), "choices": np.asarray(self.choices)}
@@ -193,9 +193,10 @@ class Dataset:
 
 
 def save(dataset: Dataset, path: str | os.PathLike[str]) -> None:
-    """Write a dataset as .npz or .parquet, as the name's ending says, all or nothing.
+    """Write a dataset to a .npz or .parquet file, depending on the name's ending. The file is written whole or not at
+    all.
 
-    To make one from arrays of your own: `save(Dataset.of(observation=..., action=..., ...), "log.npz")`.
+    To save your own arrays: `save(Dataset.of(observation=..., action=..., ...), "log.npz")`.
     """
     file = Path(path)
     writers: dict[str, Callable[[Dataset, Path], None]] = {".npz": _save_npz, ".parquet": _save_parquet}
@@ -207,7 +208,7 @@ def save(dataset: Dataset, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Dataset:
-    """Read a dataset and check everything about it; an `InvalidInput` of one sentence says what is wrong."""
+    """Read a dataset and check everything about it. An `InvalidInput` of one sentence says what is wrong."""
     readers = {".npz": _read_npz, ".parquet": _read_parquet}
     reader = readers.get(Path(path).suffix)
     if reader is None:
@@ -233,7 +234,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 
 def _parquet() -> tuple[Any, Any]:
-    """pyarrow and its Parquet part, or how to get them."""
+    """Import pyarrow and its Parquet module, or say how to install them."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -265,7 +266,7 @@ def _read_parquet(path: Path) -> dict[str, Any]:
 
 
 def _parquet_about(file: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow has no types
-    """The problem's numbers, once the file's own account of itself is in order."""
+    """The problem's numbers, after the columns and the metadata have been checked."""
     names = file.schema_arrow.names
     for name in names:
         if name not in _ROWS:
@@ -292,7 +293,7 @@ def _parquet_about(file: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow has n
 
 
 def _column(name: str, column: Any) -> np.ndarray:  # noqa: ANN401
-    """A column of numbers, or of lists of them that are all as long, as an array."""
+    """A column as an array: of numbers, or of lists of numbers with equal lengths."""
     if column.null_count:
         raise InvalidInput(f"the column {name} has {column.null_count} empty entries.")
     whole = column.combine_chunks()
@@ -311,7 +312,7 @@ def _column(name: str, column: Any) -> np.ndarray:  # noqa: ANN401
 
 
 def _dataset(*, choices: Any = 0, cost_names: Any = None, **given: Any) -> Dataset:  # noqa: ANN401 - a stranger's
-    """Everything checked, and sorted by episode and step."""
+    """Make a dataset after checking everything, sorted by episode and step."""
     seen = _numbers("observation", given["observation"], (2,))
     count = seen.shape[0]
     costs = _numbers("cost", given["cost"], (1, 2))
@@ -356,7 +357,7 @@ def _dataset(*, choices: Any = 0, cost_names: Any = None, **given: Any) -> Datas
 
 
 def _numbers(name: str, given: Any, axes: tuple[int, ...]) -> Floats:  # noqa: ANN401
-    """A copy as floats of 32 bits, if it has as many axes as it should and is finite as such."""
+    """A copy in 32-bit floats, if it has an allowed number of axes and is finite in 32 bits."""
     array = np.asarray(given)
     if array.dtype.kind not in "fiub":
         raise InvalidInput(f"{name} must hold numbers, and has dtype {array.dtype}.")
@@ -377,7 +378,7 @@ def _rows(name: str, given: np.ndarray, count: int) -> None:
 
 
 def _actions(given: Any, choices: Any) -> Floats:  # noqa: ANN401
-    """Vectors as they are, choices as one-hot vectors."""
+    """Check actions: vectors stay as they are, choices become one-hot vectors."""
     array = np.asarray(given)
     if not isinstance(choices, int | np.integer) or isinstance(choices, bool) or not 0 <= choices <= _MOST_CHOICES:
         raise InvalidInput(f"choices must be a whole number from 0 (none) to {_MOST_CHOICES}, not {choices!r}.")
@@ -421,7 +422,7 @@ def _limits(given: Any, constraints: int) -> tuple[float, ...]:  # noqa: ANN401
         raise InvalidInput("there is no cost, so that there is no multiplier to estimate.")
     if len(bounds) != constraints:
         raise InvalidInput(f"there are {constraints} costs and {len(bounds)} limits; give one for each.")
-    # As they were given, not as 32 bits hold them.
+    # Not rounded to 32 bits.
     return tuple(float(limit) for limit in np.asarray(given, dtype=np.float64).reshape(-1))
 
 
@@ -450,12 +451,12 @@ def _names(given: Any, constraints: int) -> tuple[str, ...]:  # noqa: ANN401
     listed = isinstance(given, list | tuple | np.ndarray)
     if not listed or len(given) != constraints or not all(isinstance(name, str) for name in given):
         raise InvalidInput(f"cost_names must be a word for each of {constraints} costs.")
-    # One line each, whatever a stranger calls them.
+    # One line each, whatever names the file has.
     return tuple(" ".join("".join(c if c.isprintable() else " " for c in name).split())[:60] for name in given)
 
 
 def _check_episodes(data: Dataset) -> None:
-    """Whether the rows, sorted, are episodes: steps 0, 1, 2, ... that follow from each other and end at most once."""
+    """Check that the sorted rows are episodes: steps 0, 1, 2, ... that follow from each other, with at most one end."""
     if data.samples == 0:
         raise InvalidInput("there are no transitions.")
     first = np.append(True, data.episode[1:] != data.episode[:-1])

@@ -1,4 +1,4 @@
-"""The errors a user can meet, each one sentence long, with the exit status the command line gives it."""
+"""The errors that a user can meet. Each message is one sentence, and each error has an exit status."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class InvalidInput(ValueError):
-    """What was asked for cannot be done; nothing has been started. Exit status 2."""
+    """The request cannot be carried out, and nothing has been started. Exit status 2."""
 
 
 class NumericalFailure(ArithmeticError):
@@ -14,25 +14,25 @@ class NumericalFailure(ArithmeticError):
 
 
 class EnvironmentFailure(RuntimeError):
-    """An environment broke its contract in the middle of a run; the last good state has been saved. Exit status 1."""
+    """An environment broke its contract during a run; the last good state has been saved. Exit status 1."""
 
     trace: str = ""
-    """The traceback of what the environment raised, if it raised and no file has it."""
+    """The traceback of the environment's own error, if there was one and no file has it."""
 
 
 class StorageFailure(OSError):
-    """A file could not be written; what was saved before is whole. Exit status 1."""
+    """A file could not be written; everything saved before is whole. Exit status 1."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop and has saved itself; the message says how to go on. Exit status 0."""
+    """The run was asked to stop, and has saved itself; the message says how to continue. Exit status 0."""
 
     result: Any = None
-    """What the run has so far, an `apdo.experiment.runner.Result`, where Ctrl-C has stopped it."""
+    """The result so far, an `apdo.experiment.result.Result`, if Ctrl-C stopped the run."""
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> InvalidInput:
-    """The error for a name that is none of those known, with the nearest one as a suggestion."""
+    """The error for an unknown name, with the nearest known name as a suggestion."""
     known = sorted(known)
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."

@@ -1,14 +1,14 @@
-"""A learned policy as a file for others: a plain .npz of named arrays, or an ONNX graph.
+"""A learned policy as a file for other programs: a plain .npz of named arrays, or an ONNX graph.
 
-Both are written from the same named arrays (docs/policies.md has the numpy-only reader of the first):
+Both are written from the same named arrays (docs/policies.md has a reader of the .npz that needs only NumPy):
 
     format                      1
     kind                        gaussian, categorical, deterministic or squashed
     image                       height, width, channels, if an observation begins with an image, to be divided by 255
     kernel_0, offset_0, stride_0, ...    its convolutions without padding, [h, w, in, out], a ReLU after each;
-                                what they give, flattened, and the rest of the observation go into the affine layers
+                                their output, flattened, and the rest of the observation go into the affine layers
     weight_0, bias_0, ...       affine layers, tanh between them
-    activation                  relu, if that stands between them instead
+    activation                  relu, if the affine layers have ReLU between them instead
     bound                       if the last layer's outputs are kept within ±bound by a tanh
     log_std                     of a Gaussian
                                 (squashed: the last layer has 2 A outputs, (m, e); u ~ N(m, 0.9 exp(e)), with
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 OPSET, IR_VERSION = 17, 8
-"""Old enough for every runtime of the last years."""
+"""The versions of the graph; old enough for any runtime of recent years."""
 NORMALISATION = ("observation_mean", "observation_std", "observation_clip")
 MAPPING = ("action_shift", "action_scale", "action_low", "action_high")
 _savez: Callable[..., None] = np.savez  # to type checkers, any of its keywords could be `allow_pickle`
@@ -42,7 +42,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def save(arrays: Arrays, path: Path) -> None:
-    """Write the arrays in the format that the file's ending names, all or nothing."""
+    """Write the arrays in the format of the file's ending. The file is written whole or not at all."""
     writers: dict[str, Callable[[Arrays, Path], None]] = {".npz": save_npz, ".onnx": save_onnx}
     if path.suffix not in writers:
         raise InvalidInput(f"a policy is exported as .npz or .onnx, and {str(path)!r} ends in neither.")
@@ -52,22 +52,23 @@ def save(arrays: Arrays, path: Path) -> None:
 
 
 def save_npz(arrays: Arrays, path: Path) -> None:
-    """A plain .npz."""
+    """Write a plain .npz."""
     with files.replacing(path) as file:
         _savez(file, **arrays)
 
 
 def save_onnx(arrays: Arrays, path: Path) -> None:
-    """An ONNX graph; needs the extra `onnx`."""
+    """Write an ONNX graph; this needs the extra `onnx`."""
     model = onnx_model(arrays)
     with files.replacing(path) as file:
         file.write(model.SerializeToString())
 
 
 def onnx_model(arrays: Arrays) -> "ModelProto":
-    """`observation` [B, O] to `action`, the mode, and to the distribution's parameters.
+    """The graph from `observation` [B, O] to `action`, the mode, and to the distribution's parameters.
 
-    Those are `mean` and `std` of a Gaussian (before actions are squashed or mapped), or `probabilities` of choices.
+    The parameters are `mean` and `std` of a Gaussian (before actions are squashed or mapped), or `probabilities` of
+    choices.
     """
     graph, kind = _Graph(arrays), str(arrays["kind"])
     x = _features(graph, _normalised(graph, "observation"))
@@ -78,7 +79,7 @@ def onnx_model(arrays: Arrays) -> "ModelProto":
 
 
 class _Graph:
-    """An ONNX graph in the making. Inputs that the policy's arrays have go into it as constants."""
+    """An ONNX graph under construction. The policy's arrays become constants when a node uses them."""
 
     def __init__(self, arrays: Arrays) -> None:
         try:
@@ -96,7 +97,7 @@ class _Graph:
         self._outputs: list[Any] = []
 
     def node(self, operation: str, inputs: list[str], output: str, **attributes: Any) -> str:  # noqa: ANN401
-        """Add an operation; gives its output's name."""
+        """Add an operation, and return the name of its output."""
         for name in inputs:
             if name in self.arrays and name not in self._constants:
                 whole = name == "choices"
@@ -105,12 +106,12 @@ class _Graph:
         return output
 
     def constant(self, name: str, value: np.ndarray) -> str:
-        """Add a constant; gives its name."""
+        """Add a constant, and return its name."""
         self._constants[name] = value
         return name
 
     def output(self, name: str, *shape: int, whole: bool = False) -> None:
-        """Name an output, [batch, *shape]."""
+        """Declare an output, [batch, *shape]."""
         kind = self.onnx.TensorProto.INT64 if whole else self.onnx.TensorProto.FLOAT
         self._outputs.append(self.onnx.helper.make_tensor_value_info(name, kind, ["batch", *shape]))
 
@@ -136,7 +137,7 @@ def _normalised(graph: _Graph, x: str) -> str:
 
 
 def observation_size(arrays: Arrays) -> int:
-    """How many numbers an observation has."""
+    """The number of entries of an observation."""
     return arrays["weight_0"].shape[0] + _pixels(arrays) - math.prod(_found(arrays))
 
 
@@ -145,7 +146,7 @@ def _pixels(arrays: Arrays) -> int:
 
 
 def _found(arrays: Arrays) -> tuple[int, ...]:
-    """The shape of what the convolutions give; (0,) without any."""
+    """The shape of the convolutions' output; (0,) if there are none."""
     if "image" not in arrays:
         return (0,)
     height, width, channels = arrays["image"].tolist()
@@ -160,7 +161,7 @@ def _convolutions(arrays: Arrays) -> int:
 
 
 def _features(graph: _Graph, x: str) -> str:
-    """What the convolutions find in an image, and the rest of the observation behind it."""
+    """The convolutions' output for the image, followed by the rest of the observation."""
     if "image" not in graph.arrays:
         return x
     pixels, size = _pixels(graph.arrays), observation_size(graph.arrays)
@@ -187,7 +188,7 @@ def _features(graph: _Graph, x: str) -> str:
 
 
 def _network(graph: _Graph, x: str, *, bounded: bool) -> str:
-    """The layers."""
+    """The affine layers."""
     between = "Relu" if str(graph.arrays.get("activation", "")) == "relu" else "Tanh"
     for i in range(graph.layers):
         x = graph.node("MatMul", [x, f"weight_{i}"], f"product_{i}")
@@ -202,7 +203,7 @@ def _network(graph: _Graph, x: str, *, bounded: bool) -> str:
 
 
 def _chosen(graph: _Graph, x: str) -> None:
-    """The most likely choice, and all probabilities."""
+    """Outputs of a categorical policy: the most likely choice, and all probabilities."""
     count = graph.arrays[f"bias_{graph.layers - 1}"].shape[0]
     graph.node("Softmax", [x], "probabilities", axis=-1)
     if "choices" in graph.arrays:
@@ -216,7 +217,7 @@ def _chosen(graph: _Graph, x: str) -> None:
 
 
 def _gaussian(graph: _Graph, x: str) -> None:
-    """The middle of a Gaussian, mapped; and mean and deviation, before that."""
+    """Outputs of a Gaussian policy: its mean as a mapped action, and mean and deviation before the mapping."""
     std = np.exp(graph.arrays["log_std"])[None].astype(np.float32)
     _mapped(graph, x)
     graph.node("Identity", [x], "mean")
@@ -227,7 +228,7 @@ def _gaussian(graph: _Graph, x: str) -> None:
 
 
 def _squashed(graph: _Graph, x: str) -> None:
-    """The middle of a squashed Gaussian, mapped; and mean and deviation, before that."""
+    """Outputs of a squashed Gaussian: its centre as a mapped action, and mean and deviation before that."""
     actions = graph.arrays[f"bias_{graph.layers - 1}"].shape[0] // 2
     first, middle, last = (graph.constant(f"edge_{i}", np.full(1, i * actions, np.int64)) for i in range(3))
     axis = graph.constant("axis", np.ones(1, np.int64))
@@ -243,7 +244,7 @@ def _squashed(graph: _Graph, x: str) -> None:
 
 
 def _mapped(graph: _Graph, x: str) -> None:
-    """The action: the vector itself, or mapped to its range."""
+    """The action output: the vector itself, or mapped to its range."""
     if "action_shift" in graph.arrays:
         x = graph.node("Mul", [x, "action_scale"], "stretched")
         x = graph.node("Add", [x, "action_shift"], "shifted")

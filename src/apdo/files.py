@@ -1,7 +1,7 @@
-"""Files that may be torn, damaged or hostile: written all or nothing, sealed with a checksum, read within bounds.
+"""Writes and reads files that may be incomplete, damaged or hostile: atomic writes, checksums, bounded reading.
 
 A seal is the last entry of a JSON object, `"crc32": "xxxxxxxx"`: the CRC-32 of the object's text without that entry.
-Because it is taken of the text, it notices a changed space as well as a changed digit.
+Because it is computed from the text, it detects a changed space as well as a changed digit.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from apdo.errors import InvalidInput, StorageFailure
 
 PARTIAL = ".partial"
-"""The ending of a file that is being written."""
+"""The ending of a file while it is being written."""
 SEAL = "crc32"
 _LINE_SEAL = re.compile(rb', "crc32": "([0-9a-f]{8})"(\})\Z')
 _PAGE_SEAL = re.compile(rb',\n  "crc32": "([0-9a-f]{8})"(\n\}\n)\Z')
@@ -26,9 +26,9 @@ _PAGE_SEAL = re.compile(rb',\n  "crc32": "([0-9a-f]{8})"(\n\}\n)\Z')
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write in the place of `path`: it takes the name when it is whole and on the disk, or never.
+    """A file that will replace `path` as soon as it is whole and on the disk.
 
-    Whatever goes wrong, the file that was there before stays, and no part of the new one is left.
+    If anything goes wrong, the old file stays, and nothing of the new one is left.
     """
     temporary = path.with_name(path.name + PARTIAL)
     try:
@@ -61,7 +61,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes; its size is known before anything is read."""
+    """The content of a regular file of at most `most` bytes. The size is checked before anything is read."""
     try:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
@@ -75,7 +75,7 @@ def read(path: Path, most: int) -> bytes:
 
 
 def parse(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object; `what` names it in the error."""
+    """Parse a JSON object; `what` names the text in an error."""
     try:
         found = json.loads(text)
     except RecursionError:
@@ -88,24 +88,24 @@ def parse(text: bytes, what: str) -> dict[str, Any]:
 
 
 def seal_line(row: dict[str, Any]) -> str:
-    """An object as one line, sealed."""
+    """An object as one line with a seal."""
     body = json.dumps(row, allow_nan=False)
     return f'{body[:-1]}, "{SEAL}": "{_checksum(body.encode())}"}}\n'
 
 
 def seal_page(content: dict[str, Any]) -> str:
-    """An object for people to read, sealed; a seal that it has already is replaced."""
+    """An object as indented text with a seal, which replaces the object's old one."""
     body = json.dumps({name: value for name, value in content.items() if name != SEAL}, indent=2) + "\n"
     return f'{body[:-3]},\n  "{SEAL}": "{_checksum(body.encode())}"\n}}\n'
 
 
 def line_is_whole(line: bytes) -> bool:
-    """Whether a line, without its line break, carries the seal that its text asks for."""
+    """Whether a line, without its line break, has the seal that fits its text."""
     return _is_whole(line, _LINE_SEAL)
 
 
 def page_is_whole(text: bytes) -> bool:
-    """Whether a sealed page is as it was written."""
+    """Whether a page has the seal that fits its text."""
     return _is_whole(text, _PAGE_SEAL)
 
 

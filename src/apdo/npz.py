@@ -1,7 +1,7 @@
-"""Reading a NumPy .npz of named arrays that may come from anywhere.
+"""Reads a NumPy .npz of named arrays from any source.
 
-Nothing in it is executed (no pickles), and nothing is allocated before the headers agree with each other and with the
-size of the file: members are stored as they are, so that the arrays together are no larger than the file.
+Nothing in it is executed (no pickles). Nothing is allocated before the headers agree with each other and with the size
+of the file. Members are stored uncompressed, so the arrays together are no larger than the file.
 """
 
 import dataclasses
@@ -17,21 +17,21 @@ import numpy as np
 from apdo.errors import InvalidInput, unknown
 
 REAL, WHOLE, TEXT, TRUTH = "fiu", "iu", "U", "biu"
-"""The kinds of numbers that an array may hold, by NumPy's letters."""
+"""The kinds of values that an array may hold, as NumPy's letters."""
 _WORDS = {REAL: "real numbers", WHOLE: "whole numbers", TEXT: "text", TRUTH: "true and false, or 1 and 0"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What an array may look like."""
+    """The axes and the kind of values that an array may have."""
 
     axes: tuple[int, ...]
-    """How many axes it may have."""
+    """The numbers of axes that are allowed."""
     kind: str = REAL
 
 
 def read(path: str | os.PathLike[str], entries: Mapping[str, Entry], needed: Sequence[str]) -> dict[str, np.ndarray]:
-    """The arrays of a file, all of whose names are in `entries` and among which all that are needed are."""
+    """The arrays of a file. All their names must be in `entries`, and all that are in `needed` must be there."""
     try:
         with open(path, "rb") as file:
             about = os.fstat(file.fileno())
@@ -43,7 +43,7 @@ def read(path: str | os.PathLike[str], entries: Mapping[str, Entry], needed: Seq
         raise InvalidInput(f"{path}: {error}") from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror or error}.") from error
-    # A stranger's file can make the zip and array readers fail in many ways; none of them may end in a traceback.
+    # A file of unknown origin can make the zip and array readers fail in many ways. None may end in a traceback.
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         raise InvalidInput(f"{path} is not an undamaged .npz file: {reason}.") from error
@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str], entries: Mapping[str, Entry], needed: Seq
 def _arrays(
     archive: zipfile.ZipFile, size: int, entries: Mapping[str, Entry], needed: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Every array, once all headers are in order."""
+    """Read every array, after all headers have been checked."""
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")

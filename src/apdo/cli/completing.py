@@ -1,4 +1,4 @@
-"""What a shell may offer at a place of the command line."""
+"""What a shell offers as completions at a place of the command line."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ from apdo.envs import ENVIRONMENTS
 
 
 def named(words: Iterable[str] | Mapping[str, str], files: bool = False) -> Offer:
-    """Some words, perhaps each with what it means; with `files`, a file too where no word fits."""
+    """Offer some words, perhaps with their meanings. With `files`, also offer files if no word fits."""
     meanings = words if isinstance(words, Mapping) else dict.fromkeys(words, "")
 
     def offer(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -22,18 +22,18 @@ def named(words: Iterable[str] | Mapping[str, str], files: bool = False) -> Offe
 
 
 def files(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Files and folders."""
+    """Offer files and folders."""
     return [CompletionItem(begun, type="file")]
 
 
 def folders(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Folders."""
+    """Offer folders."""
     return [CompletionItem(begun, type="dir")]
 
 
 def presets(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The presets that have something for the algorithm that is named, or all of them."""
-    # Imported here since the table of presets brings nothing that another command needs.
+    """Offer the presets that apply to the named algorithm, or all presets."""
+    # Imported here because no other command needs the table of presets.
     from apdo.experiment.presets import PRESETS
 
     algorithm = str(_ctx.params.get("algorithm"))
@@ -42,6 +42,6 @@ def presets(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[Co
 
 
 algorithms = named({name: one.what for name, one in ALGORITHMS.items()}, files=True)
-"""The algorithms, or a file of one's own."""
+"""The algorithms, or a file of the user's own."""
 environments = named({name: what for name, (_, _, what) in ENVIRONMENTS.items()}, files=True)
-"""The environments, or a file of one's own."""
+"""The environments, or a file of the user's own."""

@@ -1,4 +1,4 @@
-"""`apdo completion`: the script by which a shell completes this command line."""
+"""`apdo completion`: the script with which a shell completes this command line."""
 
 from apdo.cli import completing
 from apdo.cli.declaring import Command, Given, place

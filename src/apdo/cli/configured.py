@@ -1,7 +1,7 @@
-"""Options that come from configurations, as a command takes them and as its help shows them.
+"""Options that come from configurations: as a command takes them, and as its help shows them.
 
-Which ones there are depends on the algorithm and the environment; which defaults are in force also on the preset, on
-what suits the length of the episodes, and on the other options that are given (`experiment.settings.specify`).
+Which options there are depends on the algorithm and the environment. Which defaults are in force depends also on the
+preset, on the length of the episodes, and on the other options that are given (`experiment.settings.specify`).
 """
 
 import dataclasses
@@ -15,32 +15,32 @@ from apdo.errors import InvalidInput, unknown
 from apdo.options import Configuration, Row
 
 REPEATED = ("cost", "grid", "draw")
-"""Options that may be given several times, and then hold all that was given."""
+"""Options that may be given several times; all their values are kept."""
 _TRUE_OR_FALSE = ("True", "False")
 
 
 class Part(NamedTuple):
-    """One of the configurations that a run consists of, with what holds in it."""
+    """One of the configurations of a run, with the values in force."""
 
     title: str
     config: Configuration
     rows: list[Row]
-    """Every option with the default that is in force and where that comes from."""
+    """Every option with the default in force, and the origin of that default."""
 
     def own_first(self) -> list[Row]:
-        """The options that are not of nested parts; before those that its class inherits, those that it adds."""
+        """The options without those of nested parts. Options that the class adds come before those that it inherits."""
         added = vars(type(self.config)).get("__annotations__", {})
         main = [row for row in self.rows if "." not in row.name]
         return sorted(main, key=lambda row: key(row) not in added)
 
 
 def key(row: Row) -> str:
-    """The option's dotted name, as configurations know it."""
+    """The option's dotted name in the configuration."""
     return row.name.replace("-", "_")
 
 
 def settings_of(rows: Sequence[Row]) -> list[Option]:
-    """The options of some rows, each once, though several choices may have one of its name."""
+    """The options of some rows. An option that several choices have is listed once."""
     found: dict[str, Option] = {}
     for row in rows:
         is_switch = row.default in _TRUE_OR_FALSE and not row.choices
@@ -53,7 +53,7 @@ def settings_of(rows: Sequence[Row]) -> list[Option]:
 
 
 def of_names(algorithm: str, environment: str) -> list[Option]:
-    """Every option of a run of an algorithm on an environment, those of every choice included."""
+    """Every option of a run of an algorithm on an environment, including those of every choice."""
     rows = [row for config in _plain(algorithm, environment) for row in options.rows(config)]
     if all(row.name != "limit" for row in rows):
         rows.append(Row("limit", (), "the same as --limits, for a single cost", "", "", ()))
@@ -61,7 +61,7 @@ def of_names(algorithm: str, environment: str) -> list[Option]:
 
 
 def guessed(names: Sequence[str]) -> list[Option]:
-    """The options of an algorithm on an environment, as far as they can be told without executing anybody's file."""
+    """The options of an algorithm on an environment, as far as they are known without executing a user's file."""
     from apdo.experiment.settings import Settings, defaults
 
     rows = options.rows(Settings())
@@ -77,9 +77,9 @@ def guessed(names: Sequence[str]) -> list[Option]:
 
 
 def in_force(algorithm: str, environment: str, changes: Mapping[str, Any], preset: str | None) -> list[Part]:
-    """The parts of a run with the defaults that are in force, and who has chosen them.
+    """The parts of a run with the defaults in force, and where each comes from.
 
-    Where the options that are given do not make a run, as those of an unfinished command line, they are left out.
+    If the given options do not make a valid run, as on an unfinished command line, they are ignored.
     """
     from apdo.experiment import settings
     from apdo.experiment.presets import PRESETS
@@ -100,7 +100,7 @@ def in_force(algorithm: str, environment: str, changes: Mapping[str, Any], prese
     if found is not None:
         held = [found.settings, found.algorithm_config, found.environment_config]
     else:
-        # An environment that cannot be looked at: it is not installed, or needs a cost.
+        # The environment cannot be opened: it is not installed, or needs a cost.
         if preset and not chosen:
             raise InvalidInput(f"the preset {preset!r} has nothing for {algorithm}.")
         held, used = [_laid_over(config, family, chosen) for config in plain], {}
@@ -135,13 +135,13 @@ def _laid_over(config: Configuration, *layers: Mapping[str, Any]) -> Configurati
 def _told(
     config: Configuration, before: Configuration, origins: Mapping[str, str], alias: str, of_run: bool
 ) -> list[Row]:
-    """The rows of a configuration, with the origin of each value that is in force."""
+    """The rows of a configuration, with the origin of each value in force."""
     now, once = options.flatten(config), options.flatten(before)
     rows = []
     for row in options.rows(config, alias):
         name = key(row)
         if any(now.get(option.replace("-", "_")) != kind for option, kind in row.given):
-            rows.append(row)  # of a choice that is not made
+            rows.append(row)  # it belongs to a choice that was not made
         elif name in origins and (name in now or row.choices):
             rows.append(row._replace(source=origins[name]))
         elif name in once and now.get(name) != once[name]:
@@ -152,7 +152,7 @@ def _told(
 
 
 def explained(rows: Sequence[Row]) -> list[str]:
-    """Every option with its choices, what it means, its default and whose that is."""
+    """Every option with its choices, its meaning, its default and the default's origin."""
     return helping.table(
         [
             (
@@ -166,7 +166,7 @@ def explained(rows: Sequence[Row]) -> list[str]:
 
 
 def brief(rows: Sequence[Row], most: int) -> list[str]:
-    """The first options, a line each with the default in force, and what the others are called."""
+    """The first options, one line each with the default in force, and then the names of the others."""
     shown = rows if len(rows) <= most else rows[: most - 1]
     names = [f"--{row.name} {row.default}" for row in shown]
     column = max((min(len(name), 32) for name in names), default=0) + 2
@@ -178,7 +178,7 @@ def brief(rows: Sequence[Row], most: int) -> list[str]:
 
 
 def nested(rows: Sequence[Row]) -> str:
-    """The nested parts that have options of their own, in a line."""
+    """The nested parts that have options of their own, in one line."""
     counts: dict[str, int] = {}
     for name in {row.name for row in rows if "." in row.name}:
         counts[name.split(".")[0]] = counts.get(name.split(".")[0], 0) + 1

@@ -1,4 +1,4 @@
-"""What a command is made of: its places (RUN, FILE), its options, and how the words of a command line are read."""
+"""What a command consists of: its places (RUN, FILE), its options, and how the words of a command line are read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,22 +10,22 @@ from apdo.errors import InvalidInput, unknown
 from apdo.options import TRUTH
 
 Offer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-"""What a shell may offer for a word that has begun."""
+"""What a shell offers for the beginning of a word."""
 _FURTHER = "apdo.further"
 _HELP = ("-h", "--help", "--help-all")
 
 
 class Option(click.Option):
-    """An option whose value is text until its reader checks it."""
+    """An option whose value stays text until the command checks it."""
 
     def __init__(self, spelling: str, metavar: str, help: str, offer: Offer | None = None, **more: Any) -> None:  # noqa: ANN401
         self.key = spelling.removeprefix("--").replace("-", "_")
-        """Under what name its value is handed on: with "_" for "-", and dots between nested parts."""
+        """The name under which its value is passed on: with "_" for "-", and with dots between nested parts."""
         self.is_switch = bool(more.pop("is_switch", False))
         self.advanced = bool(more.pop("advanced", False))
         """Whether only --help-all shows it."""
         self.missing = str(more.pop("missing", f"{spelling} needs a value."))
-        """What is said where its value is missing; empty if its reader says it."""
+        """The error if its value is missing; empty if the command reports this itself."""
         # Click's own name has to be a Python identifier.
         identifier = self.key.replace(".", "__")
         identifier += "_" * (not identifier.isidentifier())
@@ -47,44 +47,44 @@ def option(
     repeated: bool = False,
     missing: str | None = None,
 ) -> Option:
-    """An option of a command's own, with its help; `advanced` ones are shown by --help-all only."""
+    """An option of a command itself, with its help. Only --help-all shows options that are `advanced`."""
     refusal = {} if missing is None else {"missing": missing}
     return Option(spelling, metavar, help, offer, advanced=advanced, multiple=repeated, **refusal)
 
 
 def switch(spelling: str, help: str, *, advanced: bool = False) -> Option:
-    """What is either so or not: --quiet, --no-quiet, --quiet=false and --quiet false."""
+    """An option that is true or false: --quiet, --no-quiet, --quiet=false and --quiet false."""
     return Option(spelling, "", help, is_switch=True, advanced=advanced, is_flag=False)
 
 
 def setting(name: str, metavar: str, help: str, offer: Offer | None, is_switch: bool, repeated: bool) -> Option:
-    """An option of a configuration, which checks its value itself; `name` has "-" for "_"."""
+    """An option of a configuration, which checks the value itself; `name` has "-" for "_"."""
     return Option(f"--{name}", metavar, help, offer, is_switch=is_switch, multiple=repeated, missing="")
 
 
 def part(name: str) -> Option:
-    """A part of a configuration that takes no value, so that the configuration can say so; no shell offers it."""
+    """A part of a configuration. It takes no value, and the configuration's own error says so. No shell offers it."""
     return Option(f"--{name}", "", "", missing="", hidden=True)
 
 
 def place(name: str, offer: Offer, *, several: bool = False) -> click.Argument:
-    """Where a word without dashes stands: the first, the second, or all of them."""
+    """A place for a word without dashes: the first, the second, or all of them."""
     return click.Argument([name], required=False, nargs=-1 if several else 1, shell_complete=offer, type=str)
 
 
 class Given(NamedTuple):
-    """What a command line says."""
+    """The content of a command line."""
 
     names: list[str]
     """The words without dashes."""
     changes: dict[str, Any]
-    """What the options say, by their keys: texts, and truth values of switches."""
+    """The values of options by their keys: text, or true and false for switches."""
     words: list[str]
-    """All of it as it was typed, after the command's name."""
+    """All words as they were typed, after the command's name."""
 
 
 class Command(click.Command):
-    """A command: what it takes, what it is for, and what it does."""
+    """A command: its places and options, its help, and the function that it runs."""
 
     def __init__(
         self,
@@ -99,33 +99,36 @@ class Command(click.Command):
         needs: str = "",
         fewest: int = 0,
     ) -> None:
-        helps = [switch("--help", "this"), switch("--help-all", "all options, with those of nested parts")]
+        helps = [
+            switch("--help", "show this help"),
+            switch("--help-all", "show all options, with those of nested parts"),
+        ]
         super().__init__(name, params=[*places, *options, *helps], add_help_option=False, short_help=what)
-        # More words than there are places for are answered here, in our own words.
+        # Words beyond the last place are reported here, with an error of our own.
         self.allow_extra_args = True
         self.does, self.usage, self.what, self.about = does, usage, what, about
         self.places, self.options, self.needs, self.fewest = list(places), list(options), needs, fewest
 
     def further(self, words: list[str], guessing: bool) -> Sequence[Option]:  # noqa: ARG002
-        """Options that depend on the words; while a shell is `guessing`, nothing may be raised or executed."""
+        """Options that depend on the words. While a shell completes (`guessing`), nothing may be raised or executed."""
         return ()
 
     def screen(self, words: list[str], everything: bool) -> str:  # noqa: ARG002
-        """What --help or --help-all prints; `words` are those of the command line without them."""
+        """The text of --help or --help-all; `words` are the other words of the command line."""
         from apdo.cli import helping
 
         return helping.screen(self, everything)
 
     def stray(self, word: str) -> InvalidInput:
-        """The error for a word where none belongs."""
+        """The error for an unexpected word."""
         return InvalidInput(f"an option was expected where {word!r} stands; options begin with --.")
 
     def unheard(self, spelling: str, known: Sequence[Option]) -> InvalidInput:
-        """The error for an option that is none."""
+        """The error for an unknown option."""
         return unknown("option", spelling, [one.spelling for one in known])
 
     def call(self, words: list[str]) -> None:
-        """Do what the words say, or print the help that they ask for."""
+        """Run the command, or print its help if the words ask for it."""
         asked = [word for word in words if word in _HELP]
         if asked:
             rest = [word for word in words if word not in _HELP]
@@ -134,7 +137,7 @@ class Command(click.Command):
         self.does(self.read(words))
 
     def read(self, words: list[str]) -> Given:
-        """The words as names and options; InvalidInput in one sentence where they are neither."""
+        """Read the words as names and options. InvalidInput says in one sentence what is wrong."""
         try:
             with self.make_context(self.name, list(words)) as ctx:
                 return self._given(ctx, words)
@@ -144,7 +147,7 @@ class Command(click.Command):
             raise InvalidInput(f"{error.format_message().rstrip('.')}.") from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Click's parsing, with what depends on the words, and with each option and its value in one word."""
+        """Parse as Click does, with the options that depend on the words, and each option joined to its value."""
         ctx.meta[_FURTHER] = self._unlike_own(self.further(list(args), ctx.resilient_parsing))
         if "--" in args and not ctx.resilient_parsing:
             raise self.stray("--")
@@ -156,7 +159,7 @@ class Command(click.Command):
         return super().parse_args(ctx, whole)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Those of the command, and those that depend on the words."""
+        """The parameters of the command, and those that depend on the words."""
         return [*super().get_params(ctx), *ctx.meta.get(_FURTHER, ())]
 
     def _unlike_own(self, further: Sequence[Option]) -> list[Option]:
@@ -194,7 +197,7 @@ class Command(click.Command):
 
 
 def _truth(one: Option, value: str) -> str | bool:
-    """A switch's value as a truth value; a configuration's own says itself what is wrong with another."""
+    """A switch's value as true or false. A configuration's own error reports any other value."""
     if not one.is_switch:
         return value
     if value.lower() not in TRUTH and one.missing:
@@ -203,10 +206,10 @@ def _truth(one: Option, value: str) -> str | bool:
 
 
 def joined(words: Sequence[str], known: Sequence[Option]) -> tuple[list[str], Option | None]:
-    """The words with each option and its value in one, `--name=value`, and the last option whose value is missing.
+    """Join each option with its value, `--name=value`; also return the last option whose value is missing.
 
-    The parser has no switches that may be followed by a word, takes a next option for a value where that is missing,
-    and does not read "_" as "-".
+    Click's parser has no switches that may be followed by a word, takes the next option for a missing value, and does
+    not read "_" as "-".
     """
     by_name: Mapping[str, Option] = {one.spelling: one for one in known}
     whole, rest, bare = [], list(words), None

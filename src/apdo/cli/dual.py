@@ -12,7 +12,7 @@ _NEEDS = "dual needs a run folder or a file of logged data first, as in: apdo du
 
 
 def dual(given: Given) -> None:
-    """Print the estimate with its spread and its checks."""
+    """Print the estimate with the learners' spread and the checks."""
     source, changes = given.names[0], dict(given.changes)
     quiet, out, export = bool(changes.pop("quiet", False)), changes.pop("out", ""), changes.pop("export", "")
     run_seed = values.count(changes, "run_seed")
@@ -41,7 +41,7 @@ def dual(given: Given) -> None:
 
 
 class Dual(Command):
-    """The command whose options are also those of the estimate."""
+    """The command whose options include those of the estimate."""
 
     def further(self, words: list[str], guessing: bool) -> Sequence[Option]:
         """The options of the estimate, of its learners and of its checks."""
@@ -52,7 +52,7 @@ class Dual(Command):
         raise InvalidInput(_NEEDS)
 
     def unheard(self, spelling: str, known: Sequence[Option]) -> InvalidInput:
-        """As the configuration names its options."""
+        """The error for an unknown option, with the names that the configuration has."""
         name = spelling.removeprefix("--").partition("=")[0].replace("-", "_")
         return unknown("option", name, [one.key for one in known])
 
@@ -80,7 +80,7 @@ COMMAND = Dual(
     what="what each limit costs, estimated from logged data alone",
     about="Estimates the optimal multipliers, what one more unit of each limit is worth in return, from logged "
     "transitions alone: the buffer in a run's newest checkpoint (apdo, pd-ddpg, sac-lag), or a .npz or .parquet file "
-    "of your own, of which docs/dual-estimation.md says what is in it. Prints the estimate, its learners' spread, and "
+    "of your own (docs/dual-estimation.md describes its content). Prints the estimate, its learners' spread, and "
     "checks: critics against logged episodes, the learners against each other, actors against logged actions. Where "
     'the data cannot support an answer it says "unsupported", and why; the exit status is 0 then too. The learners '
     "have options of their own, such as --learner.cloning.",
@@ -88,7 +88,7 @@ COMMAND = Dual(
     options=[
         option("--out", "PREFIX", "also write PREFIX.json, PREFIX.png and PREFIX.svg", completing.files),
         option("--export", "FILE", "write the data to FILE, .npz or .parquet, and estimate nothing", completing.files),
-        option("--run-seed", "N", "whose buffer, where a run has several seeds (default: the first)"),
+        option("--run-seed", "N", "the seed whose buffer is read, if a run has several (default: the first)"),
         switch("--quiet", "no display while it works"),
     ],
     needs=_NEEDS,

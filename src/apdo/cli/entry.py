@@ -1,4 +1,4 @@
-"""The entry point: which command is meant, and the exit status of what goes wrong."""
+"""The entry point: it finds the command, and sets the exit status."""
 
 import errno
 import os
@@ -12,14 +12,14 @@ from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, Numerical
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point.
+    """Run the command line.
 
-    Exit status 0 also for a run that was asked to stop and has saved itself; 1 for a file that could not be written, an
-    environment that broke its contract in the middle of a run and a rerun that came out differently, 2 for what cannot
-    be done, 3 for a numerical failure, 130 for an interruption.
+    Exit status: 0 also for a run that was asked to stop and has saved itself; 1 if a file cannot be written, if an
+    environment breaks its contract during a run, or if a rerun gives other results; 2 for invalid input; 3 for a
+    numerical failure; 130 for an interruption.
     """
     given = _typed() if arguments is None else list(arguments)
-    # So that an environment in a module beside the user is found; behind everything else, so that it replaces nothing.
+    # This finds environments in modules of the current folder. The folder comes last, so that it replaces no module.
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())
     try:
@@ -48,7 +48,7 @@ _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _typed() -> list[str]:
-    """The words of the process's own command line; a shell that is completing one gets its answer instead."""
+    """The words of the process's command line. If a shell asks for completions, print them and exit instead."""
     if VARIABLE not in os.environ:
         return sys.argv[1:]
     from click.shell_completion import shell_complete
@@ -57,7 +57,7 @@ def _typed() -> list[str]:
 
 
 def _stop(message: str, status: int) -> None:
-    # One line, whatever a name may hold.
+    # One line, even if a name contains line breaks.
     print(" ".join(message.split()), file=sys.stderr)
     sys.exit(status)
 

@@ -14,7 +14,7 @@ _EPISODES = 1000
 
 
 def evaluate(given: Given) -> None:
-    """Print means with intervals, and for each limit whether the mean cost is under it."""
+    """Print means with intervals and, for each limit, whether the mean cost is within it."""
     changes, run = given.changes, given.names[0]
     episodes, seed = values.count(changes, "episodes", _EPISODES) or 0, values.count(changes, "seed", 0) or 0
     both = ["stochastic", "deterministic"]
@@ -45,7 +45,7 @@ def evaluate(given: Given) -> None:
 
 
 def which(policy: "Policy") -> str:
-    """Which policy of its run it is, and how to get the other one."""
+    """Which policy of its run it is, and how to get the newest one."""
     return policy.about + ("" if policy.about.startswith("the newest") else "; --newest takes the last one")
 
 
@@ -68,13 +68,13 @@ COMMAND = Command(
     about="Plays fresh episodes with the policies of a run, with and without their exploration side by side. Prints "
     "means with 95 % confidence intervals and, for each limit, whether the mean cost is under it: yes or no with 95 % "
     "confidence, or undecided, and then about how many episodes would decide. p is the probability that it is, by "
-    "Student's t. A seed's policy is the best that training has met: of those whose costs its own samples show to be "
+    "Student's t. A seed's policy is the best that training has found: of those whose costs its own samples show to be "
     "within the limits (95 %), the one with the highest return.",
     places=[place("run", completing.folders)],
     options=[
         switch("--newest", "the policies after the last epoch instead"),
         option("--episodes", "N", f"episodes for each policy and mode (default: {_EPISODES})"),
-        option("--seed", "N", "which fresh episodes (default: 0)"),
+        option("--seed", "N", "the number of the set of fresh episodes (default: 0)"),
         switch("--deterministic", "only without exploration"),
         switch("--stochastic", "only with exploration"),
         option(

@@ -27,12 +27,12 @@ COMMAND = Command(
     usage="export RUN FILE",
     what="the policy of a run as a plain .npz or as ONNX",
     about="Writes the policy of a run to FILE: a plain .npz, which numpy alone can use, or .onnx, which needs the "
-    "extra apdo[onnx] to write. docs/policies.md shows how to read both. It is the best policy that training has met: "
-    "of those that are known to keep the limits, the one with the highest return.",
+    "extra apdo[onnx] to write. docs/policies.md shows how to read both. The policy is the best that training has "
+    "found: of those that are known to keep the limits, the one with the highest return.",
     places=[place("run", completing.folders), place("file", completing.files)],
     options=[
         switch("--newest", "the policy after the last epoch instead"),
-        option("--seed", "N", "whose policy (default: the run's first seed)"),
+        option("--seed", "N", "the seed whose policy is exported (default: the run's first)"),
     ],
     needs="export needs a run folder and a file, as in: apdo export runs/demo policy.npz.",
     fewest=2,

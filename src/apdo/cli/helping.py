@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from apdo.cli.declaring import Command, Option
 
 LINES = 40
-"""What a screen of --help has at most."""
+"""The most lines of a --help screen."""
 _NARROWEST, _WIDEST = 60, 118
 _NAMES = 40
-"""Letters of the longest name that stands in a column."""
+"""The most letters of a name in a column."""
 _MORE = "apdo COMMAND --help says what a command takes, with its defaults; --help-all shows every option."
 _SHELLS = 'TAB completes commands, names and options: eval "$(apdo completion bash)" (or zsh, fish)'
 
 
 def width() -> int:
-    """Columns of the terminal that is written to, within reason."""
+    """The number of columns of the terminal, within reason."""
     return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, LINES)).columns))
 
 
 def overview(commands: Sequence[Command]) -> str:
-    """What apdo is, and its commands."""
+    """The text of `apdo --help`: the commands, each in one line."""
     usages = [(f"apdo {one.usage}" + " [options]" * bool(one.options), one.what) for one in commands]
     usages.append(("apdo --version", "the version of the library"))
     column = max(len(usage) for usage, _ in usages) + 3
@@ -32,7 +32,7 @@ def overview(commands: Sequence[Command]) -> str:
 
 
 def screen(command: Command, everything: bool) -> str:
-    """What a command takes: its usage, what it does, its options."""
+    """The help of a command: its usage, what it does, its options."""
     hidden = [one for one in command.options if one.advanced and not everything]
     shown = [one for one in command.options if one not in hidden]
     parts = [head(command), *(paragraph(text) for text in command.about.split("\n\n"))]
@@ -49,7 +49,7 @@ def head(command: Command) -> list[str]:
 
 
 def described(options: Sequence[Option]) -> list[str]:
-    """Options of a command's own with their help."""
+    """A command's own options with their help."""
     lines = []
     for one in options:
         name = f"{one.spelling} {one.metavar or ''}".rstrip()
@@ -63,13 +63,13 @@ def described(options: Sequence[Option]) -> list[str]:
 
 
 def one_liners(options: Sequence[Option]) -> list[str]:
-    """Options of a command's own, a line each."""
+    """A command's own options, one line each."""
     named = [(f"{one.spelling} {one.metavar or ''}".rstrip(), one.help or "") for one in options]
     return [f"  {name:<25}{textwrap.shorten(text, width() - 27, placeholder='…')}" for name, text in named]
 
 
 def table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Names with what is to be known of them, over as many lines as it takes."""
+    """Names with descriptions, over as many lines as necessary."""
     column = min(_NAMES, max((len(name) for name, _ in rows), default=0)) + 2
     lines = []
     for name, text in rows:
@@ -83,12 +83,12 @@ def table(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def paragraph(text: str) -> list[str]:
-    """Text over as many lines as it takes."""
+    """Text, over as many lines as necessary."""
     return textwrap.wrap(text, width(), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def one_line(name: str, column: int, text: str, after: str) -> str:
-    """A row that keeps to its line: what is told of the name is cut off where there is no room."""
+    """A row in a single line; the description is cut off if it is too long."""
     begun = f"{name:<{column}}" if len(name) < column or not column else f"{name}  "
     room = width() - 4 - len(begun) - len(after) - 1
     return f"    {begun}{textwrap.shorten(text, max(room, 12), placeholder='…')} {after}"

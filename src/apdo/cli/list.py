@@ -10,7 +10,7 @@ from apdo.errors import InvalidInput
 
 
 def show(_given: Given) -> None:
-    """Print every name with what it is."""
+    """Print every name with its description."""
     from apdo.experiment.presets import PRESETS
 
     tables = {
@@ -23,14 +23,14 @@ def show(_given: Given) -> None:
 
 
 class Listing(Command):
-    """The command that takes nothing."""
+    """The command that takes no arguments."""
 
     def stray(self, word: str) -> InvalidInput:
-        """The error for any word at all."""
+        """The error for any word."""
         return InvalidInput(f"list takes no arguments, and was given {word!r}.")
 
     def unheard(self, spelling: str, known: Sequence[Option]) -> InvalidInput:  # noqa: ARG002
-        """The same for an option."""
+        """The error for any option."""
         return self.stray(spelling)
 
 

@@ -31,7 +31,7 @@ COMMAND = Command(
             "a .png, .svg or .pdf file, or a name without ending for .png and .svg (default: curves)",
             completing.files,
         ),
-        option("--title", "TEXT", "printed above"),
+        option("--title", "TEXT", "a title above the picture"),
     ],
     needs="plot needs at least one run folder, as in: apdo plot runs/demo.",
     fewest=1,

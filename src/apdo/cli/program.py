@@ -1,4 +1,4 @@
-"""All commands as one program, as shells ask it for completions; each is imported when it is asked for."""
+"""All commands as one Click program, which shells ask for completions. A command is imported only when needed."""
 
 import importlib
 
@@ -22,16 +22,16 @@ NAMES = (
     "list",
     "completion",
 )
-"""Each is a module beside this one, with its `COMMAND`."""
+"""Each name is a module in this package with its `COMMAND`."""
 VARIABLE = "_APDO_COMPLETE"
-"""The environment variable by which a shell's script asks for completions."""
+"""The environment variable with which a shell's script asks for completions."""
 
 
 class Program(click.Group):
     """The commands by their names."""
 
     def find(self, name: str) -> Command:
-        """The command of a name that is known."""
+        """The command of a known name."""
         return importlib.import_module(f"apdo.cli.{name}").COMMAND
 
     def commands_in_order(self) -> list[Command]:
@@ -39,11 +39,11 @@ class Program(click.Group):
         return [self.find(name) for name in NAMES]
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names, as Click asks for them."""
+        """The names, for Click."""
         return list(NAMES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Command | None:  # noqa: ARG002
-        """The command of a name, as Click asks for it."""
+        """The command of a name, for Click."""
         return self.find(cmd_name) if cmd_name in NAMES else None
 
 
@@ -52,4 +52,4 @@ PROGRAM = Program(
     params=[switch("--help", "what a command takes"), switch("--version", "the version of the library")],
     add_help_option=False,
 )
-"""What the shells complete."""
+"""The program that shells complete."""

@@ -19,9 +19,9 @@ COMMAND = Command(
     "report",
     report,
     usage="report RUN...",
-    what="the same and its statistics, as a page for the browser",
-    about="Writes one self-contained HTML page about runs, grouped by environment and algorithm: curves to look into, "
-    "what the seeds came to, every setting. A folder that holds run folders stands for all of them; runs that differ "
+    what="curves, statistics and settings, as a page for the browser",
+    about="Writes one self-contained HTML page about runs, grouped by environment and algorithm: interactive curves, "
+    "the results over seeds, every setting. A folder that holds run folders stands for all of them; runs that differ "
     "only in their seeds are taken together.",
     places=[place("runs", completing.folders, several=True)],
     options=[option("--out", "FILE", "the page (default: report.html)", completing.files)],

@@ -1,4 +1,4 @@
-"""`apdo rerun`: run a run's experiment again, and compare."""
+"""`apdo rerun`: repeat a run, and compare the results."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from apdo.cli.declaring import Command, Given, option, place, switch
 
 
 def rerun(given: Given) -> None:
-    """Run the experiment into another folder; exit status 1 where anything came out differently."""
+    """Run the experiment again in another folder; exit status 1 if any metric differs."""
     folder = Path(given.names[0])
     out = values.path(given.changes, "out")
     if out is None:
@@ -29,7 +29,7 @@ COMMAND = Command(
     "rerun",
     rerun,
     usage="rerun RUN",
-    what="run a run's experiment again, and compare",
+    what="repeat a run, and compare the results",
     about="Runs the experiment that run.json describes again, into another folder, and says whether every metric of "
     "every epoch came out the same. Exit status 1 if not.",
     places=[place("run", completing.folders)],

@@ -1,4 +1,4 @@
-"""`apdo resume`: go on with a run that was interrupted."""
+"""`apdo resume`: continue a run that was interrupted."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from apdo.cli.train import tell
 
 
 def resume(given: Given) -> None:
-    """Go on from the newest whole checkpoint."""
+    """Continue from the newest whole checkpoint."""
     folder, quiet = Path(given.names[0]), bool(given.changes.get("quiet"))
     epochs = values.count(given.changes, "epochs")
     from apdo.report import runs
@@ -23,7 +23,7 @@ COMMAND = Command(
     "resume",
     resume,
     usage="resume RUN",
-    what="go on with a run that was interrupted",
+    what="continue a run that was interrupted",
     about="Goes on with a run that was interrupted, killed or damaged, from its newest whole checkpoint. On the same "
     "machine with the same versions the result is, bit for bit, that of the run that was never interrupted.",
     places=[place("run", completing.folders)],

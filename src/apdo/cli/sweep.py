@@ -15,7 +15,7 @@ _WHERE = ("on", "address", "cpus", "gpus", "partition", "minutes")
 
 
 def sweep(given: Given) -> None:
-    """Run what is not finished of a sweep; exit status 1 if a run has failed."""
+    """Do the runs of a sweep that are not finished; exit status 1 if a run has failed."""
     names, changes = given.names, dict(given.changes)
     for name, value in changes.items():
         if value is None:
@@ -23,7 +23,7 @@ def sweep(given: Given) -> None:
     dry, quiet, retry = (bool(changes.pop(flag, False)) for flag in ("dry_run", "quiet", "retry"))
     jobs = values.count(changes, "jobs", 0) or None
     together, watched = values.truth(changes, "together"), taken_watch(changes)
-    watched.callbacks()  # an extra that is missing is told of now
+    watched.callbacks()  # fails now if an extra is missing
     for taken in ("jobs", "together"):
         changes.pop(taken, None)
     from apdo.sweeps import plan
@@ -42,10 +42,10 @@ def sweep(given: Given) -> None:
 
 
 class Sweep(Command):
-    """The command that takes every option of `apdo train`, whichever algorithms the file names."""
+    """The command that takes every option of `apdo train`, for any algorithm."""
 
     def further(self, words: list[str], guessing: bool) -> Sequence[Option]:
-        """Whatever options are typed; the plan checks them. A shell is offered those of the first algorithm."""
+        """All options that are typed; the plan checks them. A shell is offered the options of the first algorithm."""
         if guessing:
             leading = [word.split(",")[0] for word in words[:2] if not word.startswith("-")]
             return configured.guessed(leading) if len(leading) == 2 and leading[0] in ALGORITHMS else ()
@@ -58,7 +58,7 @@ class Sweep(Command):
         ]
 
     def stray(self, word: str) -> InvalidInput:
-        """More names than an algorithms' and an environments' place."""
+        """The error for a third name, or for another unexpected word."""
         return InvalidInput(_NEEDS) if not word.startswith("-") else super().stray(word)
 
 
@@ -92,7 +92,7 @@ COMMAND = Sweep(
         option("--seeds", "N", "independent repetitions of every setting, in one program"),
         option("--seed", "N", "the first seed"),
         option("--block", "N", "the most seeds of one run; the others become runs of their own (default: all in one)"),
-        option("--preset", "NAME", "as for apdo train", completing.presets),
+        option("--preset", "NAME", "a preset, as for apdo train", completing.presets),
         option("--out", "DIR", "where everything goes (default: the file's `out`, or runs/FILE)", completing.folders),
         option("--jobs", "N", "runs at once, each in a process of its own (default: what suits the machine)"),
         option(
@@ -105,14 +105,14 @@ COMMAND = Sweep(
         option(
             "--on",
             "local|ray|slurm",
-            "who does it: processes of this machine, Ray (pip install 'apdo[ray]'), or Slurm (pip install "
-            "'apdo[slurm]')",
+            "where the runs are computed: in processes of this machine, on Ray (pip install 'apdo[ray]'), or on Slurm "
+            "(pip install 'apdo[slurm]')",
             completing.named(["local", "ray", "slurm"]),
         ),
         option(
             "--address",
             "HOST:PORT",
-            "of a Ray cluster that is there already (default: one on this machine, for this sweep)",
+            "the address of a running Ray cluster (default: start one on this machine, for this sweep)",
             advanced=True,
         ),
         option("--cpus", "N", "CPUs that Ray or Slurm sets apart for each job (default: 1)", advanced=True),
@@ -123,8 +123,8 @@ COMMAND = Sweep(
             advanced=True,
         ),
         option("--partition", "NAME", "Slurm's partition", advanced=True),
-        option("--minutes", "N", "the time limit of a job of Slurm's (default: a day)", advanced=True),
-        switch("--retry", "also go on with runs that failed"),
+        option("--minutes", "N", "the time limit of a Slurm job (default: a day)", advanced=True),
+        switch("--retry", "also continue runs that failed"),
         switch("--dry-run", "only say what would be done, and about how long it takes"),
         *WATCHING,
         switch("--quiet", "no display"),

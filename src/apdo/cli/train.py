@@ -25,15 +25,15 @@ WATCHING = (
     ),
     option("--stop-within", "N", "stop when every cost has been within its limit for N epochs"),
 )
-"""How runs are watched."""
+"""Options that say how a run is watched."""
 _NEEDS = "train needs an algorithm and an environment first, as in: apdo train apdo point-gather."
 _RUN_LINES = 8
 _TASK_LINES = 5
-"""Lines of --help for the options of the run and of the environment; the algorithm has the rest of the screen."""
+"""Lines of --help for the options of the run and of the environment; the algorithm gets the rest of the screen."""
 
 
 def train(given: Given) -> None:
-    """Train, draw the picture of the run, and say where everything is."""
+    """Train, draw the curves of the run, and say where everything is."""
     algorithm, environment = (own.whole(name) for name in given.names)
     changes = dict(given.changes)
     watched = taken_watch(changes).callbacks()
@@ -59,7 +59,7 @@ def train(given: Given) -> None:
 
 
 def taken_watch(changes: dict[str, Any]) -> "Watch":
-    """How runs are to be watched; taken out of the options."""
+    """Take the options that say how a run is watched out of `changes`."""
     from apdo.experiment.mirrors import Watch
 
     stop = values.count(changes, "stop_within", 0) or 0
@@ -68,7 +68,7 @@ def taken_watch(changes: dict[str, Any]) -> "Watch":
 
 
 def tell(result: "Result", quiet: bool) -> None:
-    """Draw the picture of a run, and say where everything is."""
+    """Draw the curves of a run, and say where everything is."""
     from apdo.report import plot, runs
 
     pictures = plot.plot([runs.read(result.path)], result.path / "curves", None)
@@ -81,7 +81,7 @@ def tell(result: "Result", quiet: bool) -> None:
 
 
 def algorithm_rows() -> list[tuple[str, str]]:
-    """Every algorithm with what it is, and what an alias stands for."""
+    """Every algorithm with its description, and for an alias with what it stands for."""
     rows = ((name, found.what, stands_for(name)) for name, found in ALGORITHMS.items())
     return [(name, f"{what}: {alias}" if alias else what) for name, what, alias in rows]
 
@@ -91,7 +91,7 @@ def _is_environment(name: str) -> bool:
 
 
 def _leading(words: Sequence[str]) -> list[str]:
-    """The first two words, as far as they are names."""
+    """The first two words, unless they are options."""
     names = []
     for word in words[:2]:
         if word.startswith("-"):
@@ -101,13 +101,13 @@ def _leading(words: Sequence[str]) -> list[str]:
 
 
 class Train(Command):
-    """The command whose options depend on the algorithm and the environment that are named."""
+    """The command whose options depend on the named algorithm and environment."""
 
     def further(self, words: list[str], guessing: bool) -> Sequence[Option]:
         """The options of the run, of the algorithm and of the environment."""
         names = _leading(words)
         if guessing:
-            return configured.guessed(names) if len(names) == 2 else ()  # names come first, and at once
+            return configured.guessed(names) if len(names) == 2 else ()  # without executing a file
         names = [own.whole(name) for name in names]
         if names:
             algorithms.check_name(names[0])
@@ -117,7 +117,7 @@ class Train(Command):
         return configured.of_names(*names)
 
     def unheard(self, spelling: str, known: Sequence[Option]) -> InvalidInput:
-        """As the configurations name their options, which Python and sweep files do too."""
+        """The error for an unknown option, with the names that configurations, Python and sweep files have."""
         name = spelling.removeprefix("--").partition("=")[0].replace("-", "_")
         return unknown("option", name, [one.key for one in known])
 
@@ -174,10 +174,10 @@ COMMAND = Train(
     what="train, with a live display, into a run folder",
     about="Trains and writes a run folder: run.json, metrics.jsonl (a line per epoch and seed), checkpoints/, "
     "curves.png, curves.svg.\n\n"
-    "ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost where it "
+    "ENVIRONMENT is one of `apdo list`, or a Gymnasium id (pip install 'apdo[gymnasium]'), with a cost if it "
     "reports none: apdo train apdo Pendulum-v1 --cost 'abs(obs[2]) > 4' --limit 25. --cost may be repeated.\n\n"
     "Either may be your own: mine.py, or mine.py:name for what the file calls name (docs/own-algorithm.md).\n\n"
-    "What is either so or not is said by --explore, --no-explore, --explore true or --explore=false.\n\n"
+    "An option that is true or false is written --explore, --no-explore, --explore true or --explore=false.\n\n"
     "SIGTERM and Ctrl-C finish the epoch, save, and say how to go on; a second Ctrl-C stops at once.",
     places=[place("algorithm", completing.algorithms), place("environment", completing.environments)],
     options=[
@@ -193,7 +193,7 @@ COMMAND = Train(
             "the run folder (default: runs/ALGORITHM-ENVIRONMENT-TIME); must not exist",
             completing.folders,
         ),
-        switch("--resume", "go on with the run that is in DIR, if there is one of the same configuration"),
+        switch("--resume", "continue the run in DIR, if there is one with the same configuration"),
         *WATCHING,
         switch("--quiet", "no display"),
     ],

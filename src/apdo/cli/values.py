@@ -1,4 +1,4 @@
-"""Values of options that belong to a command rather than to a configuration."""
+"""Reads the values of a command's own options."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from apdo.options import TRUTH
 
 
 def count(changes: Mapping[str, Any], key: str, default: int | None = None) -> int | None:
-    """A whole number that is not negative, or the default where none is given."""
+    """A whole number that is not negative; the default if the option is not given."""
     if key not in changes:
         return default
     name, value = key.replace("_", "-"), changes[key]
@@ -23,7 +23,7 @@ def count(changes: Mapping[str, Any], key: str, default: int | None = None) -> i
 
 
 def truth(changes: Mapping[str, Any], key: str) -> bool | None:
-    """True, false, or None where it is left open."""
+    """True or false; None if the option is not given."""
     value = changes.get(key)
     if value is not None and str(value).lower() not in TRUTH:
         raise InvalidInput(f"--{key} must be true or false, not {value!r}.")
@@ -39,12 +39,12 @@ def numbers(changes: Mapping[str, Any], key: str) -> list[float]:
 
 
 def path(changes: Mapping[str, Any], key: str) -> Path | None:
-    """A path, or None where none is given."""
+    """A path; None if the option is not given."""
     return Path(changes[key]) if key in changes else None
 
 
 def check_new(folder: Path | None) -> None:
-    """Raise InvalidInput for a run folder that is there already, or that no folder can be called."""
+    """Raise InvalidInput if a run folder exists already, or if its name is not possible."""
     try:
         taken = folder is not None and folder.exists()
     except (OSError, ValueError) as error:

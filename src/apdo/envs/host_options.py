@@ -18,17 +18,15 @@ class HostOptions:
         OURS,
     )
     max_episode_steps: int = option(
-        0, "steps after which an episode is cut off; 0: as the environment is registered", OURS, within=(0, 10**7)
+        0, "steps after which an episode is cut off; 0: as registered with Gymnasium", OURS, within=(0, 10**7)
     )
-    discount: float = option(0.99, "γ", OURS, within=(0.0, 1.0))
+    discount: float = option(0.99, "the discount γ", OURS, within=(0.0, 1.0))
     workers: str = option(
         "auto",
-        "worker processes that step the environments: 0, a number, or auto; ray:N: so many actors of Ray",
+        "worker processes that step the environments: 0, a number, or auto; ray:N: N actors of Ray",
         OURS,
     )
-    step_seconds: float = option(
-        60.0, "the longest that a step may take, in seconds; 0: no limit", OURS, within=(0.0, 1e6)
-    )
+    step_seconds: float = option(60.0, "the most seconds that a step may take; 0: no limit", OURS, within=(0.0, 1e6))
 
     def __post_init__(self) -> None:
         number = self.workers.removeprefix("ray:")

@@ -145,11 +145,11 @@ class ThreadedTask(HostOptions):
 
     cost: str = option(
         "",
-        "costs as expressions over obs[i], action[i] and next_obs[i], with ; between them; empty: the task's own",
+        "costs as expressions over obs[i], action[i] and next_obs[i], with ; between them; empty: the task's own costs",
         OURS,
     )
     max_episode_steps: int = option(
-        0, "steps after which an episode is cut off; 0: as the task has it", OURS, within=(0, 10**7)
+        0, "steps after which an episode is cut off; 0: the task's own horizon", OURS, within=(0, 10**7)
     )
     workers: str = option("auto", "threads that step the copies: a number, or auto: one for each core", OURS)
 

@@ -40,7 +40,7 @@ class Config(dual_estimate.Config):
     seed: int = option(0, "the seed of the first weights and of the minibatches", OURS, within=(0, 2**31))
     scaling: str = option(
         "auto",
-        "auto: observations and actions that are not of order one are scaled for the learners; none: they are not",
+        "auto: scale observations and actions that are not of order one; none: do not",
         OURS,
         choices=one_of("auto", "none"),
     )
@@ -48,7 +48,7 @@ class Config(dual_estimate.Config):
         10_000, "iterations of the critics of the logged policy, for calibration", OURS, above=0
     )
     tolerance: float = option(
-        0.1, "how far critics may misjudge and actors miss the cost: a share of it, or of the limit", OURS, above=0.0
+        0.1, "the largest error of critics and actors, as a share of cost or limit", OURS, above=0.0
     )
     fewest: int = option(30, "with fewer episodes no answer is supported", OURS, above=1)
 

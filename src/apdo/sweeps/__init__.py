@@ -1,1 +1,1 @@
-"""Many runs as one: what a sweep asks for, who computes it, and what is shown and left of it."""
+"""Sweeps, that is, many runs as one: what is asked for, what computes it, and what is shown and kept of it."""

@@ -1,8 +1,8 @@
-"""Jobs as tasks of Ray, on this machine or on a cluster that `ray start` made; the extra is apdo[ray].
+"""Runs a sweep's jobs as tasks of Ray, on this machine or on a cluster started with `ray start`. Extra: apdo[ray].
 
-Ray schedules, and runs a task again when the node that it was on dies. All that a job has computed lies in its run
-folders on storage that the nodes share, so that a task that is run again goes on from the last checkpoints. A driver
-that dies takes its tasks along; the sweep, called again, goes on.
+Ray schedules the tasks, and runs a task again if its node dies. A job keeps everything in its run folders, on storage
+that all nodes share. So a task that is run again continues from the last checkpoints. If the process of the sweep dies,
+its tasks end too; starting the sweep again continues it.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _SAME = ("apdo", "jax", "python")
 
 
 def do_on_node(tasks: Sequence[Mapping[str, Any]], about: Mapping[str, str]) -> list[dict[str, str]]:
-    """A job, on whatever node Ray has put it; plain values in and out."""
+    """Do a job on whatever node Ray has chosen; arguments and results are plain values."""
     folders = [str(task["folder"]) for task in tasks]
     if not about["gpus"]:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -40,13 +40,13 @@ def do_on_node(tasks: Sequence[Mapping[str, Any]], about: Mapping[str, str]) -> 
 
 
 def about_here() -> dict[str, str]:
-    """What a node must have in common with the one that the sweep was started on."""
+    """The versions that every node must have in common with the machine that started the sweep."""
     found = records.versions()
     return {name: found[name] for name in _SAME}
 
 
 def _unfit(about: Mapping[str, str]) -> str:
-    """Why a node cannot do a job, in one sentence; empty if it can."""
+    """The reason why a node cannot do a job, in one sentence; empty if it can."""
     here, node = about_here(), socket.gethostname()
     for name in _SAME:
         if here[name] != about[name]:
@@ -57,12 +57,12 @@ def _unfit(about: Mapping[str, str]) -> str:
 
 
 class Cluster:
-    """A Ray cluster that does jobs."""
+    """A Ray cluster as an executor."""
 
     def __init__(self, page: Path, address: str | None = None, cpus: float = 1.0, gpus: float | None = None) -> None:
         """Join the cluster at an address, or start one on this machine.
 
-        Each job has so many CPUs and GPUs; None: one GPU where the cluster has any.
+        `cpus` and `gpus` are set apart for each job. `gpus=None` means one GPU if the cluster has any.
         """
         self._ray = ray = ray_workers.package()
         if address:
@@ -75,26 +75,26 @@ class Cluster:
         resources = ray.cluster_resources()
         self.gpus = (1.0 if resources.get("GPU") else 0.0) if gpus is None else gpus
         self.backend = "gpu" if self.gpus else "cpu"
-        """What jobs compute on."""
+        """The platform on which jobs compute."""
         fitting = [resources.get("CPU", 1.0) // cpus] + ([resources.get("GPU", 0.0) // self.gpus] if self.gpus else [])
         self.count = max(1, int(min(fitting)))
-        """Jobs at once."""
+        """The number of jobs at once."""
         self._about = {**about_here(), "page": str(page.absolute()), "gpus": "yes" if self.gpus else ""}
         self._do = ray.remote(num_cpus=cpus, num_gpus=self.gpus, max_retries=RETRIES)(do_on_node)
         self._jobs: dict[Any, list[str]] = {}
         self._stopping = False
 
     def takes(self) -> bool:
-        """Ray keeps what waits."""
+        """Whether it takes another job: always until it is stopped, because Ray keeps a queue."""
         return not self._stopping
 
     def submit(self, job: Sequence[Task]) -> None:
-        """Make a job a task."""
+        """Submit a job as a task of Ray."""
         plain = [dataclasses.asdict(task) for task in job]
         self._jobs[self._do.remote(plain, self._about)] = [task.folder for task in job]
 
     def poll(self, seconds: float) -> list[list[Outcome]]:
-        """Outcomes of tasks that have ended."""
+        """The outcomes of tasks that have ended."""
         every = list(self._jobs)
         ready, _ = self._ray.wait(every, num_returns=1, timeout=seconds) if every else ([], [])
         if ready:
@@ -115,18 +115,18 @@ class Cluster:
             return [Outcome(folder, FAILED, why + _first(error)) for folder in folders]
 
     def stop(self) -> None:
-        """Cancel what waits, and ask what runs to save and end."""
+        """Cancel waiting tasks, and ask running ones to save and end."""
         self._stopping = True
         for task in self._jobs:
             self._ray.cancel(task, force=False)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Leave the cluster; a cluster that was started here ends."""
         self._ray.shutdown()
 
 
 def _check_answers(address: str) -> None:
-    """Raise InvalidInput if nobody listens at an address; Ray itself would try for minutes."""
+    """Raise InvalidInput if nothing answers at an address, because Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         if address == "auto":
@@ -141,6 +141,6 @@ def _check_answers(address: str) -> None:
 
 
 def _first(error: BaseException) -> str:
-    """The sentence of a long error that says most: its last line that is not empty."""
+    """The most informative line of a long error: the last one that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,4 +1,4 @@
-"""A sweep on the screen: a table that is redrawn in place, or plain lines where there is no terminal."""
+"""The display of a sweep: a table that is redrawn in place, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _SHOWN = 20
-"""Runs in the table, those at work first."""
+"""The most runs in the table; running ones come first."""
 _EVERY = 5 * INTERVAL
 """Seconds between two plain lines."""
 
 
 class Display:
-    """What a sweep shows, as a context."""
+    """Shows a sweep's progress, as a context manager."""
 
     def __init__(self, title: str, quiet: bool = False, stream: TextIO | TextIOBase | None = None) -> None:
         self._title, self._quiet = title, quiet
@@ -50,7 +50,7 @@ class Display:
             self._live = None
 
     def message(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line that stays."""
         if self._quiet:
             return
         if self._live is not None:
@@ -59,7 +59,7 @@ class Display:
             self._write(text)
 
     def show(self, head: str, sights: Sequence[tuple[str, Sight]]) -> None:
-        """The state of the whole, and of the runs by name, those at work first."""
+        """Show the state of the whole sweep, and of its runs by name, running ones first."""
         if self._quiet:
             return
         if self._live is not None:
@@ -73,7 +73,7 @@ class Display:
 
 
 def table(title: str, sights: Sequence[tuple[str, Sight]]) -> RenderableType:
-    """Runs below each other, the first few."""
+    """A table with the first runs."""
     from rich.table import Table
     from rich.text import Text
 
@@ -93,7 +93,7 @@ def table(title: str, sights: Sequence[tuple[str, Sight]]) -> RenderableType:
 
 
 def readings_of(sight: Sight) -> list[Reading]:
-    """What a run's last epoch came to."""
+    """The readings of a run's last epoch."""
     if sight.last is None:
         return []
     row = {"return": sight.last.returned, "cost": sight.last.cost}

@@ -1,4 +1,4 @@
-"""Jobs given to an executor until all are over; how far they are is read in their run folders, and shown."""
+"""Gives jobs to an executor until all are over, and shows their progress, which it reads from the run folders."""
 
 import dataclasses
 import time
@@ -15,16 +15,16 @@ from apdo.sweeps.local import Executor
 from apdo.sweeps.work import AGAIN, FAILED, FINISHED, INTERRUPTED, STORAGE, Outcome, Task
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks at the run folders."""
+"""Seconds between two readings of the run folders."""
 
 
 def samples(run: Planned) -> int:
-    """What there is to compute of a run, all seeds together."""
+    """The environment steps of a run, over all seeds."""
     return run.experiment.settings.samples * run.experiment.settings.seeds
 
 
 class Driver:
-    """Gives jobs to an executor until all are over, and shows how far they are."""
+    """Gives jobs to an executor until all are over, and shows their progress."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Driver:
         quiet: bool = False,
         watch: Watch | None = None,
     ) -> None:
-        """`ended` and `failed` runs were over before; `command` goes on with what is stopped."""
+        """`ended` and `failed` runs were over before. `command` is what the user types to continue."""
         self.executor, self.title, self.command, self.quiet = executor, title, command, quiet
         self.watch = dataclasses.asdict(watch or Watch())
         self.queue = deque(jobs)
@@ -53,7 +53,7 @@ class Driver:
         self.began, self.found_there = time.monotonic(), 0.0
 
     def drive(self) -> dict[str, str]:
-        """The runs that failed, with the reasons."""
+        """Do all jobs, and return the reasons of the runs that failed, by name."""
         with display.Display(self.title, self.quiet) as shown, Stop(shown.message) as stop:
             self.shown = shown
             self.found_there, stopping = self._computed(), False
@@ -107,7 +107,7 @@ class Driver:
 
     def _show(self) -> None:
         given = [(self.by_folder[folder].name, self._look(folder)) for folder in sorted(self.running)]
-        # An executor may keep jobs waiting that it was given.
+        # An executor may keep jobs waiting that it has accepted.
         working = [(name, sight) for name, sight in given if sight.status == "running"]
         others = [(self.by_folder[f].name, s) for f, s in self.sights.items() if f not in self.running]
         head = display.summary(
@@ -120,7 +120,7 @@ class Driver:
         self.shown.show(head, [*working, *reversed(others)])
 
     def _computed(self) -> float:
-        """Samples of all runs that were to do, as far as they are."""
+        """The samples that are computed so far, of all runs that were to do."""
         total = 0.0
         for folder, run in self.by_folder.items():
             if folder in self.done or folder in self.failed:
@@ -138,5 +138,5 @@ class Driver:
 
 
 def _folder(run: Planned) -> str:
-    """Under what name jobs and outcomes know a run."""
+    """The name of a run in jobs and outcomes."""
     return str(run.folder.absolute())

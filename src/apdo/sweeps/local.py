@@ -1,7 +1,7 @@
-"""Jobs on this machine: a few processes that each do one after the other.
+"""Runs a sweep's jobs on this machine: a few processes, each of which does one job after the other.
 
-A process that dies takes its job along, which is given to another one, once; the runs go on from their checkpoints.
-Where there are more processes than accelerators, some share one: small programs in turn leave little of it idle.
+If a process dies, its job is given once to another process, and its runs continue from their checkpoints. If there are
+more processes than accelerators, some of them share one: small programs that take turns use it better.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from apdo.sweeps.work import AGAIN, FAILED, INTERRUPTED, Outcome, Task
 _TRIES = 2
 _SECONDS_TO_SAVE = 600.0
 SHARING = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Settings of processes that share an accelerator: none takes its memory before it is needed."""
+"""Environment variables for processes that share an accelerator: none takes memory before it needs it."""
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Who does a sweep's jobs."""
+    """What does a sweep's jobs."""
 
     def takes(self) -> bool:
         """Whether it takes another job now."""
@@ -37,7 +37,7 @@ class Executor(Protocol):
         ...
 
     def poll(self, seconds: float) -> list[list[Outcome]]:
-        """What has ended since the last call, waited for so long at most."""
+        """The outcomes of jobs that have ended since the last call. Waits at most so many seconds for one."""
         ...
 
     def stop(self) -> None:
@@ -45,20 +45,20 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """End everything."""
+        """End everything, and release its resources."""
         ...
 
 
 def fitting(backend: str, devices: int) -> int:
-    """How many jobs suit this machine at once: one for each accelerator, or for every two cores."""
+    """How many jobs suit this machine at the same time: one for each accelerator, or one for every two cores."""
     return devices if backend != "cpu" else max(1, (os.cpu_count() or 1) // 2)
 
 
 class Pool:
-    """Processes of this machine that do jobs."""
+    """Processes of this machine as an executor."""
 
     def __init__(self, logs: Path, count: int | None = None) -> None:
-        """`count` processes; None: one for each accelerator, or for every two cores."""
+        """Start with `count` processes; None: one for each accelerator, or one for every two cores."""
         logs.mkdir(parents=True, exist_ok=True)
         self._logs, self._selector, self._stopping = logs, selectors.DefaultSelector(), False
         self._waiting: list[tuple[list[Task], int]] = []
@@ -68,14 +68,14 @@ class Pool:
         first = self._start()
         hello = first.hello()
         self.backend = str(hello["backend"])
-        """What JAX computes on."""
+        """The platform on which JAX computes."""
         self.count = count or fitting(self.backend, int(hello["devices"]))
-        """Jobs at once."""
+        """The number of jobs at once."""
         self._devices = int(hello["devices"])
         self._sharing = self.count > self._devices
         self.pinned = self.backend != "cpu" and self.count > 1 and self._devices > 1
         if self.pinned:
-            # The first one has seen every accelerator; each is to have its own, as far as they go.
+            # The first process sees all accelerators. Each process is to see only its own, as far as there are enough.
             self._end(first)
             self._start()
 
@@ -96,7 +96,7 @@ class Pool:
         worker.end()
 
     def takes(self) -> bool:
-        """Whether a process is free, or may be started."""
+        """Whether a process is free, or another one may be started."""
         return not self._stopping and sum(worker.job is not None for worker in self.workers) < self.count
 
     def submit(self, job: Sequence[Task], tries: int = 0) -> None:
@@ -105,7 +105,7 @@ class Pool:
         free.give(list(job), tries)
 
     def poll(self, seconds: float) -> list[list[Outcome]]:
-        """Outcomes of jobs that have ended."""
+        """The outcomes of jobs that have ended."""
         ended: list[list[Outcome]] = []
         for key, _ in self._selector.select(seconds):
             worker: _Worker = key.data
@@ -120,7 +120,7 @@ class Pool:
         return ended
 
     def _bury(self, worker: "_Worker") -> list[list[Outcome]]:
-        """A process has ended by itself: its job is tried again, or told to have failed."""
+        """Handle a process that ended by itself: its job is tried again, or reported as failed."""
         job, tries = worker.job, worker.tries + 1
         self._end(worker)
         if job is None:
@@ -134,20 +134,20 @@ class Pool:
         return [[Outcome(task.folder, FAILED, why) for task in job]]
 
     def stop(self) -> None:
-        """Signal every process; one that has a job saves it first."""
+        """Send every process a signal; a process with a job saves it first."""
         self._stopping = True
         for worker in self.workers:
             worker.process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """End the processes, after their jobs where they have any."""
+        """End the processes, each after its job if it has one."""
         for worker in list(self.workers):
             self._end(worker)
         self._selector.close()
 
 
 class _Worker:
-    """One process."""
+    """One process of the pool."""
 
     def __init__(self, number: int, logs: Path, device: int | None, settings: Mapping[str, str]) -> None:
         self.log, self.device = logs / f"worker-{number}.log", device
@@ -173,7 +173,7 @@ class _Worker:
         self.tries, self.ready = 0, False
 
     def hello(self) -> dict[str, str | int]:
-        """What it computes on."""
+        """What the process says first: its platform and its number of devices."""
         line = self.answers.readline()
         if not line:
             raise InvalidInput(f"a process for the runs could not be started ({self.ended()}); see {self.log}.")
@@ -188,7 +188,7 @@ class _Worker:
             self.jobs.flush()
 
     def end(self) -> None:
-        """Let it end, and wait for it."""
+        """Let the process end, and wait for it."""
         with contextlib.suppress(OSError):
             self.jobs.close()
         try:
@@ -199,6 +199,6 @@ class _Worker:
         self.answers.close()
 
     def ended(self) -> str:
-        """How it ended, in words."""
+        """How the process ended, in words."""
         code = self.process.wait()
         return f"signal {-code}" if code < 0 else f"status {code}"

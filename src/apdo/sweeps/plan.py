@@ -1,4 +1,4 @@
-"""What a sweep asks for: algorithms × environments × options, as a grid, as random draws, or as both crossed.
+"""The plan of a sweep: algorithms × environments × options, as a grid, as random draws, or as both crossed.
 
     algorithms = ["pdo", "cpo"]
     environments = ["point-gather"]
@@ -14,11 +14,11 @@
     count = 8
     trace = {low = 0.9, high = 1.0}
 
-    [for.pdo.draws]          # for one algorithm only; options and grid may stand there too
+    [for.pdo.draws]          # for one algorithm only; [for.pdo.options] and [for.pdo.grid] exist too
     dual_step = {low = 0.01, high = 1.0, scale = "log"}
 
-The i-th draw of an option depends on its name, i and the sweep's `draws.seed`: more draws leave the earlier ones as
-they were. Draws have four digits, so that a folder's name tells all of them.
+The i-th draw of an option depends only on the option's name, i and the sweep's `draws.seed`. So more draws do not
+change the earlier ones. Draws have four digits, so that a folder's name can show all of them.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ T = TypeVar("T")
 _MOST_FILE = 2**20
 _MOST_RUNS = 100_000
 _LONGEST = 120
-"""Letters of a folder's name."""
+"""The most letters of a folder's name."""
 _TOP = ("algorithms", "environments", "seeds", "seed", "block", "preset", "out", "options", "grid", "draws", "for")
 _PART = ("options", "grid", "draws")
 _DRAW = ("low", "high", "scale", "whole", "values")
@@ -52,17 +52,17 @@ _SEEDS = ("seeds", "seed")
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Where the values of one option are drawn from: the numbers from `low` to `high`, or a list."""
+    """The distribution of one option's random values: the numbers from `low` to `high`, or a list of values."""
 
     low: float = 0.0
     high: float = 1.0
     log: bool = False
-    """Whether the logarithm is uniform, rather than the number itself."""
+    """Whether the logarithm is uniformly distributed, instead of the number itself."""
     whole: bool = False
     values: tuple[Any, ...] = ()
 
     def value(self, *place: int) -> Any:  # noqa: ANN401
-        """The value at a place: the same place gives the same value."""
+        """The value at a place. The same place always gives the same value."""
         rng = np.random.default_rng(place)
         if self.values:
             return self.values[int(rng.integers(len(self.values)))]
@@ -75,14 +75,14 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Options with one value, with several, and with random ones, by dotted name."""
+    """Options with one value, with several values, and with random values, by dotted name."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
 
     def __or__(self, other: "Part") -> "Part":
-        """This part with another one laid over it."""
+        """This part, with the other one overriding it."""
         return Part(
             options=_without(self.options, other.names) | {**other.options},
             grid=_without(self.grid, other.names) | {**other.grid},
@@ -91,7 +91,7 @@ class Part:
 
     @property
     def names(self) -> set[str]:
-        """Every option that it speaks of."""
+        """The names of all options in it."""
         return {*self.options, *self.grid, *self.draws}
 
 
@@ -107,14 +107,14 @@ class Sweep:
     environments: tuple[str, ...]
     common: Part = Part()
     own: Mapping[str, Part] = dataclasses.field(default_factory=dict)
-    """What only one algorithm has, by its name."""
+    """The parts that hold for one algorithm only, by its name."""
     seeds: int = 1
     seed: int = 0
     """The first seed."""
     block: int = 0
-    """The most seeds of one run, in one program; 0: all."""
+    """The most seeds of one run, which is one program; 0: no limit."""
     draws: int = 0
-    """Random settings for each point of the grid."""
+    """The number of random settings for each point of the grid."""
     draw_seed: int = 0
     preset: str | None = None
     out: str | None = None
@@ -122,16 +122,16 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One point of a sweep: a run, but for its seeds."""
+    """One point of a sweep: a run without its seeds."""
 
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     experiment: Experiment
     varied: Mapping[str, Any]
-    """The options that are not the same everywhere, with their values here."""
+    """The options that are not the same everywhere, with their values in this setting."""
 
     def with_seeds(self, first: int, count: int) -> Experiment:
-        """The run of consecutive seeds. It keeps its newest checkpoint only."""
+        """The run on consecutive seeds. It keeps only its newest checkpoint."""
         own = dataclasses.replace(self.experiment.settings, seed=first, seeds=count, keep=1)
         return dataclasses.replace(self.experiment, settings=own)
 
@@ -140,7 +140,7 @@ class Setting:
 
 
 def read(file: Path) -> Sweep:
-    """The sweep in a TOML file."""
+    """Read the sweep from a TOML file."""
     if not file.exists():
         raise InvalidInput(f"there is no sweep file {file}.")
     try:
@@ -154,7 +154,7 @@ def read(file: Path) -> Sweep:
 
 
 def parse(given: Mapping[str, Any]) -> Sweep:
-    """The sweep that a dictionary describes, as a TOML file would."""
+    """The sweep that a dictionary describes. The dictionary has the entries of a TOML file."""
     _check_names("entry", given, _TOP)
     draws = _table(given, "draws")
     count, draw_seed = _whole(draws, "count", 0, "draws."), _whole(draws, "seed", 0, "draws.")
@@ -232,7 +232,7 @@ def _draw(where: str, about: object) -> Draw:
 
 
 def _flat(table: Mapping[str, Any], above: str = "", ends: Sequence[str] = ()) -> dict[str, Any]:
-    """Nested tables by dotted names; a table with one of the names in `ends` is a value."""
+    """Nested tables by dotted names. A table that has one of the names in `ends` is a value."""
     flat: dict[str, Any] = {}
     for given, value in table.items():
         name = above + str(given).replace("-", "_")
@@ -290,7 +290,7 @@ def of_names(algorithms: str, environments: str) -> Sweep:
 
 
 def amended(sweep: Sweep, changes: Mapping[str, str]) -> Sweep:
-    """A sweep with what the command line says laid over it; texts as `apdo sweep --help` describes them."""
+    """A sweep with the options of the command line, which override it; `apdo sweep --help` describes their values."""
     plain = {name: str(value) for name, value in changes.items()}
     counts = {name: _count(plain.pop(option), option) for name, option in _COUNTS.items() if option in plain}
     texts = {name: plain.pop(name) for name in ("preset", "out") if name in plain}
@@ -338,7 +338,7 @@ def _range(name: str, text: str) -> Draw:
 
 
 def expand(sweep: Sweep) -> list[Setting]:
-    """Every setting of a sweep, all of them checked; one that comes up twice is there once."""
+    """Every setting of a sweep, checked. A setting that occurs twice is listed once."""
     points = [
         (algorithm, environment, _varied(sweep.common | sweep.own.get(algorithm, Part()), sweep))
         for algorithm, environment in itertools.product(sweep.algorithms, sweep.environments)
@@ -356,7 +356,7 @@ def expand(sweep: Sweep) -> list[Setting]:
 
 
 def _varied(part: Part, sweep: Sweep) -> list[dict[str, Any]]:
-    """The values of grid and draws at each point."""
+    """The values of grid and draws at each point of the sweep."""
     grid = [dict(zip(part.grid, values, strict=True)) for values in itertools.product(*part.grid.values())]
     if not part.draws:
         return grid
@@ -378,7 +378,7 @@ def _specify(sweep: Sweep, algorithm: str, environment: str, changes: Mapping[st
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """The last words of dotted names, or the whole where two would be alike."""
+    """The last part of each dotted name, or the whole name if two would be the same."""
     every = list(dict.fromkeys(names))
     ends = [name.split(".")[-1] for name in every]
     return {name: end if ends.count(end) == 1 else name for name, end in zip(every, ends, strict=True)}
@@ -394,7 +394,7 @@ def _name(algorithm: str, environment: str, varied: Mapping[str, Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a name or a table."""
+    """A value as text, for a name or a table."""
     if isinstance(value, list | tuple):
         return ",".join(shown(part) for part in value)
     return (

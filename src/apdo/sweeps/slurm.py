@@ -1,8 +1,8 @@
-"""Jobs as jobs of Slurm, through submitit; the extra is apdo[slurm].
+"""Runs a sweep's jobs as jobs of Slurm, through submitit. Extra: apdo[slurm].
 
-Slurm schedules. As with Ray, all that a job has computed lies in its run folders, so that a job that was lost with its
-node or stopped at its time limit is submitted again and goes on from the last checkpoints. Jobs outlive a sweep that
-dies; one that is called again waits until they have let go of the run folders.
+Slurm schedules the jobs. As with Ray, a job keeps everything in its run folders. So a job that was lost with its node,
+or stopped at its time limit, is submitted again and continues from the last checkpoints. If the process of the sweep
+dies, its jobs continue. A sweep that is started again waits until they have released the run folders.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from apdo.sweeps import cluster
 from apdo.sweeps.work import FAILED, INTERRUPTED, Outcome, Task
 
 TRIES = 5
-"""How often a job is submitted that ends without an answer."""
+"""How often a job is submitted if it ends without an answer."""
 MINUTES = 24 * 60
-"""The time limit of a job."""
+"""The default time limit of a job, in minutes."""
 _WAIT = 0.2
 
 
 class Slurm:
-    """A Slurm cluster that does jobs."""
+    """A Slurm cluster as an executor."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Slurm:
         minutes: int = MINUTES,
         where: str = "slurm",
     ) -> None:
-        """Each job has so many CPUs and GPUs; `where` is submitit's name for another place, such as "local"."""
+        """`cpus` and `gpus` are set apart for each job. `where` is submitit's name for the place, such as "local"."""
         submitit = _package()
         if where == "slurm" and shutil.which("srun") is None:
             raise InvalidInput("there is no Slurm here: its command srun is not found.")
@@ -54,24 +54,24 @@ class Slurm:
             **({"slurm_partition": partition} if partition else {}),
         )
         self.backend = "gpu" if gpus else "cpu"
-        """What jobs compute on."""
+        """The platform on which jobs compute."""
         self.count = 1
-        """Into how many jobs runs are divided that may share a program: Slurm does not say what it has."""
+        """Into how many jobs the runs that may share a program are divided. Slurm does not say how many it can take."""
         self._about = {**cluster.about_here(), "page": str(page.absolute()), "gpus": "yes" if gpus else ""}
         self._jobs: list[tuple[Any, list[Task], int]] = []
         self._stopping = False
 
     def takes(self) -> bool:
-        """Slurm keeps what waits."""
+        """Whether it takes another job: always until it is stopped, because Slurm keeps a queue."""
         return not self._stopping
 
     def submit(self, job: Sequence[Task], tries: int = 1) -> None:
-        """Make a job one of Slurm's."""
+        """Submit a job to Slurm."""
         plain = [dataclasses.asdict(task) for task in job]
         self._jobs.append((self._executor.submit(cluster.do_on_node, plain, self._about), list(job), tries))
 
     def poll(self, seconds: float) -> list[list[Outcome]]:
-        """Outcomes of jobs that have ended."""
+        """The outcomes of jobs that have ended."""
         until = time.monotonic() + seconds
         while not (over := [one for one in self._jobs if one[0].done()]) and time.monotonic() < until:
             time.sleep(_WAIT)
@@ -79,7 +79,7 @@ class Slurm:
         return [found for one in over if (found := self._ended(*one))]
 
     def _ended(self, job: Any, tasks: list[Task], tries: int) -> list[Outcome]:  # noqa: ANN401
-        """How the runs of a job ended; nothing if it is submitted again."""
+        """The outcomes of a job's runs; empty if the job is submitted again."""
         error = job.exception()
         found = [Outcome(**one) for one in job.result()] if error is None else []
         lost = error is not None or any(one.status == INTERRUPTED for one in found)
@@ -94,14 +94,14 @@ class Slurm:
         return [Outcome(task.folder, FAILED, why) for task in tasks]
 
     def stop(self) -> None:
-        """Cancel every job; the runs go on from their last checkpoints."""
+        """Cancel every job; the runs can continue from their last checkpoints."""
         self._stopping = True
         for job, _, _ in self._jobs:
             with contextlib.suppress(Exception):
                 job.cancel(check=False)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
 
 def _package() -> Any:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""The paper's studies (`experiment.reproduce`) with their jobs in several processes at once."""
+"""Runs the paper's studies (`experiment.reproduce`) with several jobs at once, in several processes."""
 
 import os
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from apdo.experiment.reproduce import Block, Plan
 from apdo.sweeps import driving, local
 
 MOST = 4
-"""Jobs that share an accelerator unless told otherwise: a program of small steps leaves much of it idle."""
+"""The default number of jobs that share an accelerator: a program of small steps leaves most of it idle."""
 
 
 def run(wanted: Plan, command: str, shared: bool | None = None, jobs: int | None = None) -> None:
-    """Run what is missing, `jobs` programs at once, and write the pictures and the page.
+    """Run what is missing, `jobs` programs at once, and write the figures and the page.
 
-    None: one on a CPU, which a single program fills, and up to `MOST` on an accelerator.
+    `jobs=None` means one on a CPU, because a single program fills it, and up to `MOST` on an accelerator.
     """
     if jobs != 1:
-        # This process asks what there is to compute on, and must leave it to the others.
+        # This process only looks which devices there are. It must leave their memory to the others.
         for name, value in local.SHARING.items():
             os.environ.setdefault(name, value)
     count = _fitting() if jobs is None else jobs

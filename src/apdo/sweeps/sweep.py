@@ -1,12 +1,12 @@
-"""A sweep from its plan to its results: what is missing, done by an executor, watched through the run folders.
+"""Runs a sweep from its plan to its results: an executor does what is missing, watched through the run folders.
 
     OUT/sweep.json      every setting's configuration
     OUT/runs/SETTING/seeds-000-003/     run folders (`experiment.blocks`)
     OUT/results.csv, .parquet, curves-*.png, options-*.png, report.html
-    OUT/logs/           what the processes that ran had to say
+    OUT/logs/           the output of the processes that ran
 
-Nothing is kept but in the folder. Called again, a sweep does what is missing; what is finished is not run again, more
-seeds and settings are added to those that are there, and a run that failed stays as it is unless `retry` is asked for.
+The folder is all that is kept. Started again, a sweep does only what is missing. Finished runs are not run again, and
+seeds and settings can be added. Runs that failed are left as they are, unless `retry` is asked for.
 """
 
 import dataclasses
@@ -34,12 +34,12 @@ PAGE = "sweep.json"
 ENDED = ("finished", "stopped")
 _MOST_ON_PAGE = 200
 _MOST_SHOWN = 60
-"""Lines of the table that a notebook shows."""
+"""The most rows of the table in a notebook."""
 _LISTED = 12
 _MOST_TOGETHER = 256
-"""Runs of one job."""
+"""The most runs of one job."""
 _HOST_STEPS = 5_000
-"""Steps in a second that an estimate believes of an environment outside the program."""
+"""The steps per second that an estimate of the time assumes for an environment outside JAX."""
 Say = Callable[[str], None]
 
 
@@ -53,35 +53,35 @@ class Block:
 
     @property
     def name(self) -> str:
-        """The setting, and the seeds."""
+        """The setting's name and the seeds."""
         return f"{self.setting.name}/{self.folder.name}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a sweep is carried out; nothing that results depend on."""
+    """How a sweep is carried out; no result depends on it."""
 
     out: Path
     jobs: int | None = None
     """Processes at once; None: what suits the machine."""
     together: bool | None = None
-    """Whether settings that differ in numbers only share a program; None: where there is an accelerator."""
+    """Whether settings that differ only in numbers share a program; None: only on an accelerator."""
     retry: bool = False
     quiet: bool = False
     command: str = "apdo sweep"
-    """What goes on with it."""
+    """What the user can type to continue the sweep."""
     watch: Watch = dataclasses.field(default_factory=Watch)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Found:
-    """What a sweep leaves."""
+    """The results of a sweep: its table, its failures and its files."""
 
     path: Path
     rows: list[dict[str, Any]]
-    """The results table: a line for each setting and seed."""
+    """The table of results, with a row for each setting and seed."""
     failures: dict[str, str]
-    """By run: why it failed."""
+    """The reason of each run that failed, by the run's name."""
     files: list[Path]
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Found:
         return f"<Sweep: {len(self.rows)} runs of {settings} settings{failed}, in {self.path}>"
 
     def _repr_html_(self) -> str:
-        """The table for notebooks; names are text, whatever they are made of."""
+        """The table for notebooks. Names are escaped."""
         columns = list(dict.fromkeys(name for row in self.rows for name in row if name != "error"))
         head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
         lines = ["".join(f"<td>{_cell(row.get(name))}</td>" for name in columns) for row in self.rows[:_MOST_SHOWN]]
@@ -108,17 +108,17 @@ def _cell(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """What the folder of a sweep holds."""
+    """The state of a sweep's folder."""
 
     missing: list[Block]
     ended: int
-    """Runs that are over."""
+    """How many runs are over."""
     failed: dict[str, str]
-    """Runs that failed and are left as they are, with the reason."""
+    """The reasons of the runs that failed and are not run again, by name."""
 
 
 def stand(sweep: Sweep, settings: Sequence[Setting], options: Options, say: Say, remove: bool = True) -> Standing:
-    """What is there and what is missing; what is neither finished nor fit to go on is removed."""
+    """Find what the folder has and what is missing. Runs that are neither finished nor able to continue are deleted."""
     missing: list[Block] = []
     ended, failed = 0, {}
     for setting in settings:
@@ -155,7 +155,7 @@ def _cut(stretches: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int,
 def announce(
     settings: Sequence[Setting], stands: Standing, options: Options, backend: str, at_once: int, say: Say
 ) -> None:
-    """What will be done, and about how long it takes."""
+    """Say what will be done, and about how long it takes."""
     total = len(stands.missing) + stands.ended + len(stands.failed)
     plural = "s" * (len(settings) != 1)
     say(f"{len(settings)} setting{plural}, {total} runs: {stands.ended} over, {len(stands.missing)} to do.")
@@ -174,7 +174,7 @@ def announce(
 
 
 def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int) -> float:
-    """About how long jobs take, as far as can be told before any of them has begun."""
+    """A rough estimate of the time that jobs take, before any of them has begun."""
     speed = SPEEDS.get(backend, SPEEDS["gpu"])
     total, compiled = 0.0, set()
     for job in jobs:
@@ -193,7 +193,7 @@ def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int) -> 
 
 
 def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = None) -> Found:
-    """Do what is missing, and write what came out; `begin` gives another executor than processes of this machine."""
+    """Do what is missing, and write the results. `begin` makes an executor; without it, processes of this machine."""
     settings = expand(sweep)
     with blocks.alone(options.out / PAGE, "sweep's folder", "apdo sweep"):
         say = _sayer(options)
@@ -219,9 +219,9 @@ _MEANT_FOR |= {"partition": ("slurm",), "minutes": ("slurm",)}
 
 
 def executor(out: Path, on: str | None = None, **given: str | float | None) -> Callable[[], Executor] | None:
-    """Who does the jobs of a sweep, to be begun when there are any; None: processes of this machine.
+    """A function that starts the executor when there are jobs; None for processes of this machine.
 
-    `given` may have an address, cpus, gpus, a partition and minutes, for those places that know of them.
+    `given` may have an address, cpus, gpus, a partition and minutes, if the place to run on knows them.
     """
     if on not in (None, *PLACES):
         raise unknown("place to run on", on, PLACES)
@@ -255,7 +255,7 @@ def _positive(name: str, value: float | str) -> float:
 
 
 def dry_run(sweep: Sweep, options: Options) -> None:
-    """Say what a sweep would do, and do nothing: no file is made, changed or removed."""
+    """Say what a sweep would do, without making, changing or deleting a file."""
     settings = expand(sweep)
     stands = stand(sweep, settings, options, print, remove=False)
     import jax
@@ -280,7 +280,7 @@ def _driver(stands: Standing, options: Options, executor: Executor, backend: str
 
 
 def jobs_of(missing: Sequence[Block], options: Options, backend: str, count: int) -> list[list[Block]]:
-    """The runs as jobs: alone, or those that may share a program together, in as many parts as are done at once."""
+    """The runs as jobs. Runs that may share a program are divided into about `count` jobs; others are alone."""
     shared = backend != "cpu" if options.together is None else options.together
     found = []
     for group in together.alike(missing, shared):
@@ -297,7 +297,7 @@ def _sayer(options: Options) -> Say:
 
 
 def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, str], say: Say) -> Found:
-    """The table, pictures and page of everything that the folder has of these settings."""
+    """Write the table, the pictures and the page, from all that the folder has of these settings."""
     out, files = options.out, []
     entries = [entry_of(setting, out, failed) for setting in settings]
     rows = results.rows(entries)
@@ -323,7 +323,7 @@ def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, s
 
 
 def entry_of(setting: Setting, out: Path, failed: Mapping[str, str]) -> Entry:
-    """What there is of a setting."""
+    """The results of a setting so far."""
     parent = out / "runs" / setting.name
     reasons = {name.split("/")[-1]: why for name, why in failed.items() if name.split("/")[0] == setting.name}
     by_seed = {seed: why for name, why in reasons.items() for seed in blocks.seeds_of(Path(name))}
@@ -338,12 +338,12 @@ def entry_of(setting: Setting, out: Path, failed: Mapping[str, str]) -> Entry:
 
 
 def default_out(file: Path | None) -> Path:
-    """Where a sweep goes that does not say."""
+    """The default folder of a sweep."""
     if file is None:
         raise InvalidInput("a sweep without a file needs --out, the folder that it goes into.")
     return Path("runs") / file.stem
 
 
 def command(words: Sequence[str]) -> str:
-    """The command that goes on with a sweep."""
+    """The command that continues a sweep."""
     return shlex.join(["apdo", "sweep", *words])

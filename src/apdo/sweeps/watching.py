@@ -1,6 +1,6 @@
-"""`apdo watch`: follows the runs of a folder from outside, on the terminal and on a small page of this machine.
+"""`apdo watch`: follows the runs of a folder from another process, in the terminal and on a small local web page.
 
-It only reads. The runs may be on other machines, as long as the folder is shared with them.
+It only reads. The runs may be on other machines if the folder is shared with them.
 """
 
 import functools
@@ -21,13 +21,13 @@ from apdo.sweeps import display
 
 _EVERY = 2.0
 _POINTS = 120
-"""Points of a curve on the page."""
+"""The most points of a curve on the page."""
 _HERE = ("127.0.0.1", "localhost")
 OVER = ("finished", "stopped", "failed", "interrupted")
 
 
 class Watcher:
-    """The runs of a folder, those at work first."""
+    """Follows the runs of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Watcher:
             raise InvalidInput(f"{folder} is not a run folder, and holds none.")
 
     def look(self) -> list[tuple[str, Sight]]:
-        """Every run by name, as it stands now; those that are over are read once."""
+        """The present state of every run by name, running ones first. Runs that are over are read only once."""
         with self._lock:
             for path in following.below(self.folder):
                 follower = self._followers.setdefault(path, Follower(path))
@@ -52,13 +52,13 @@ class Watcher:
         return "/".join(part for part in within if part != "runs") or path.name
 
     def head(self, sights: list[tuple[str, Sight]]) -> str:
-        """The whole in one line."""
+        """The state of all runs in one line."""
         status = [sight.status for _, sight in sights]
         done = sum(status.count(how) for how in ("finished", "stopped"))
         return display.summary(done, status.count("running"), status.count("failed"), len(status), None)
 
     def plain(self) -> dict[str, Any]:
-        """Everything that the page shows."""
+        """The data that the page shows."""
         sights = self.look()
         by_name = {self._name(path): follower for path, follower in self._followers.items()}
         runs = [_plain(name, sight, by_name[name]) for name, sight in sights]
@@ -88,14 +88,14 @@ def _finite(value: float) -> float | None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the page and its numbers, to this machine only."""
+    """Serves the page and its data, to this machine only."""
 
     def __init__(self, watcher: Watcher, *given: Any) -> None:  # noqa: ANN401
         self._watcher = watcher
         super().__init__(*given)
 
     def do_GET(self) -> None:
-        """The page, or its numbers."""
+        """Answer with the page, or with its data."""
         if (self.headers.get("Host") or "").split(":")[0] not in _HERE:
             self.send_error(403)
         elif self.path == "/":
@@ -120,11 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401
-        """Say nothing: the terminal shows the runs."""
+        """Print nothing, because the terminal shows the runs."""
 
 
 def serve(watcher: Watcher, port: int) -> ThreadingHTTPServer:
-    """The page on a port of this machine, 0 for any that is free; it answers until it is shut down."""
+    """Serve the page on a port of this machine, or on any free port for 0, until the server is shut down."""
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Handler, watcher))
     except OSError as error:

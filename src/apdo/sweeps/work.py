@@ -1,7 +1,7 @@
-"""One job of a sweep, done in whatever process it was sent to: runs, one after the other or in one program.
+"""One job of a sweep, in whatever process it was sent to: runs one after the other, or in one program.
 
-A job is plain values, so that a pipe or a cluster can carry it, and so is what comes back. All that a job computes is
-in its run folders: done again after a crash, it goes on from there.
+A job and its outcomes are plain values, so that they can be sent through a pipe or to a cluster. Everything that a job
+computes is in its run folders. So a job that is done again after a crash continues from there.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from apdo.experiment.settings import Experiment
 
 FINISHED, FAILED, INTERRUPTED, STORAGE, AGAIN = "finished", "failed", "interrupted", "storage", "again"
 PATIENCE = 60.0
-"""Seconds that a job waits for a run folder that a process before it has not let go of yet."""
+"""Seconds that a job waits for a run folder which an earlier process has not released yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Task:
 
     folder: str
     config: Mapping[str, Any]
-    """As `Experiment.describe` gives it."""
+    """The run as `Experiment.describe` returns it."""
     watch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """As `dataclasses.asdict` gives a `Watch`."""
+    """The `Watch` as `dataclasses.asdict` returns it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Outcome:
 
     folder: str
     status: str
-    """`FINISHED`, `FAILED`, `INTERRUPTED` (saved, and to be gone on with), `STORAGE` (nothing can be written); or
-    `AGAIN`: it has not ended, but goes on elsewhere."""
+    """One of these: `FINISHED`; `FAILED`; `INTERRUPTED`, which is saved and can be continued; `STORAGE`, if nothing can
+    be written; `AGAIN`, if it has not ended but continues elsewhere."""
     error: str = ""
 
 
 def perform(tasks: Sequence[Task], patience: float = PATIENCE) -> list[Outcome]:
-    """Do every run of a job, in as few programs as they allow; one that fails does not take the others along."""
+    """Do every run of a job, in as few programs as possible. If a run fails, the others continue."""
     found: list[Outcome] = []
     opened: dict[Path, str] = {}
     held: list[opening.Opened] = []
@@ -67,7 +67,7 @@ def perform(tasks: Sequence[Task], patience: float = PATIENCE) -> list[Outcome]:
 
 
 def _enter(task: Task, patience: float) -> opening.Opened | result.Result:
-    """The run's folder, waited for if a process before this one has not let go of it yet."""
+    """Open the run's folder. If an earlier process has not released it yet, wait for that."""
     experiment, until = Experiment.restore(task.config), time.monotonic() + patience
     while True:
         try:
@@ -79,7 +79,7 @@ def _enter(task: Task, patience: float) -> opening.Opened | result.Result:
 
 
 def outcome_of(folder: str, error: BaseException) -> Outcome:
-    """The end that an error stands for, in one sentence."""
+    """The outcome that an error means, with its message in one sentence."""
     if isinstance(error, Interrupted | KeyboardInterrupt):
         return Outcome(folder, INTERRUPTED)
     if isinstance(error, StorageFailure):

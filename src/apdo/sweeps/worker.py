@@ -1,7 +1,7 @@
-"""A process that does one job after the other for a sweep on this machine: `python -m apdo.sweeps.worker`.
+"""A process that does a sweep's jobs on this machine, one after the other: `python -m apdo.sweeps.worker`.
 
-It first says what it computes on. Jobs come as lines of JSON, and so do their outcomes. When nobody is there any more
-to send them, or a signal comes, it finishes the epoch, saves and ends.
+It first prints which devices it has. Jobs and their outcomes are lines of JSON. When its input ends, or a signal comes,
+it finishes the epoch, saves and ends.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from apdo.sweeps import work
 
 
 def main() -> None:
-    """Work until the jobs end."""
-    # What environments print must not get between the outcomes.
+    """Do jobs until there are no more."""
+    # The output of environments must not mix with the outcomes.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     jobs: queue.Queue[str] = queue.Queue()
