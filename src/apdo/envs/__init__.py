@@ -1,4 +1,4 @@
-"""Environments: the dynamics of single instances."""
+"""Environments by name, by Gymnasium id, and as Python objects."""
 
 import importlib
 import re
@@ -33,18 +33,18 @@ ENVIRONMENTS = {
     ),
     "wind-turbine": ("wind_turbine", "WindTurbine", "a 5 MW turbine: energy under limits on fatigue and over-speed"),
 }
-"""Name ↦ (module, class, what it is)."""
+"""Name ↦ (module, class, description)."""
 _ID = re.compile(r"(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d{1,4}", re.ASCII)
-"""What an id looks like, with the module that registers it and a namespace in front where there are any."""
+"""The form of a Gymnasium id, optionally with a namespace and with the module that registers it."""
 
 
 def is_gymnasium_id(name: str) -> bool:
-    """Whether a name that is none of ours looks like one of Gymnasium's, such as Pendulum-v1 or module:Mine-v0."""
+    """Whether a name that is not one of ours looks like a Gymnasium id, such as Pendulum-v1 or module:Mine-v0."""
     return name not in ENVIRONMENTS and _ID.fullmatch(name) is not None
 
 
 def remembered(name: str, problem: Mapping[str, Any]) -> type[Any] | None:
-    """The class of a task of the host as a run's description tells it, needing no environment; None for other tasks."""
+    """The class of a host task from a run's description alone, without its environment; None for other tasks."""
     if own.is_known(name):
         return None
     tasks = _gymnasium_tasks()
@@ -56,7 +56,7 @@ def remembered(name: str, problem: Mapping[str, Any]) -> type[Any] | None:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidInput for a name that cannot be an environment's."""
+    """Raise InvalidInput if a name cannot be the name of an environment."""
     if own.is_known(name):
         return
     if name.startswith(OBJECT):
@@ -70,7 +70,7 @@ def check_name(name: str) -> None:
 
 
 def find(name: str) -> type[Any]:
-    """The environment's class, a frozen dataclass of options."""
+    """The environment's class, which is a frozen dataclass of options."""
     check_name(name)
     if own.is_known(name):
         found = own.load(name, "environment")
@@ -85,9 +85,9 @@ def find(name: str) -> type[Any]:
 
 
 def of_object(environment: object, costs: object = None) -> tuple[str, type[Any], dict[str, Any]]:
-    """An environment that is given in Python, by name, as an object or by its maker: name, class and options.
+    """The name, class and options of an environment that is given in Python: by name, as an object, or by a function.
 
-    Costs that are text become an option, which a file can hold; functions stay with the class.
+    Costs that are expressions become an option, which a file can hold. Costs that are functions belong to the class.
     """
     if not isinstance(environment, str) and hasattr(environment, "observe"):
         return _own_environment(environment, costs)
@@ -115,7 +115,7 @@ def of_object(environment: object, costs: object = None) -> tuple[str, type[Any]
 
 
 def _own_environment(environment: object, costs: object) -> tuple[str, type[Any], dict[str, Any]]:
-    """An environment of the user's own in JAX, as a class or as an instance whose options count."""
+    """A JAX environment of the user's own, given as a class, or as an instance whose options are used."""
     if costs is not None:
         raise InvalidInput("an environment in JAX has its own costs; costs=... is for Gymnasium environments.")
     given = isinstance(environment, type)
@@ -125,7 +125,7 @@ def _own_environment(environment: object, costs: object) -> tuple[str, type[Any]
 
 
 def _check_takes_costs(name: str, text: bool) -> None:
-    """Raise InvalidInput where one of our own names does not take the costs that are given."""
+    """Raise InvalidInput if one of our own environments does not take the given costs."""
     if not issubclass(find(name), importlib.import_module("apdo.envs.host_options").HostOptions):
         raise InvalidInput(f"{name} has its own costs; costs=... is for Gymnasium environments.")
     if not text:

@@ -1,7 +1,7 @@
-"""Any environment with what is left of its budgets in sight: Saute and the early-terminated MDP, for every algorithm.
+"""Adds the remaining budgets to an environment's observation: Saute and the early-terminated MDP, for every algorithm.
 
-With limits d_i > 0 and γ the discount of the costs, what is left of each budget is a part of the state and of the
-observation (Sootla et al. 2022):
+With limits d_i > 0 and the discount γ of the costs, the rest of each budget is part of the state and of the observation
+(Sootla et al. 2022):
 
     z_0 = 1,   z_{t+1} = (z_t - c_t / d) / γ     so that   γ^t z_t = 1 - Σ_{k<t} γ^k c_k / d
 
@@ -10,16 +10,15 @@ An episode keeps the limit if z_t ≥ 0 throughout. Once a budget is exhausted, 
     Saute               the reward of every step is the unsafe reward, until the episode's end
     early termination   the step's reward is the unsafe reward and the episode ends there (Sun et al. 2021)
 
-Either makes the limit hold for every single episode, rather than on average, as far as the unsafe reward deters. An
-unconstrained algorithm (`trpo`) then suffices; any other still has its limit, on the mean. The limits keep their
-place in the problem: budgets are made from them.
+Both make the limit hold for every single episode instead of on average, as far as the unsafe reward deters. So an
+unconstrained algorithm (`trpo`) is sufficient. Any other algorithm still has its limit, on the mean. The limits stay
+limits of the problem; the budgets are made from them.
 
-Deviations:
-1. z is at least -1: an exhausted budget stays exhausted where costs are not negative, and 1/γ^t would blow it up.
-2. A budget that is spent to the last unit is not exhausted: rounding errors up to 1e-5 are forgiven.
-3. Sun et al. leave the observation as it is and rely on memory or context. The remaining budget is all that is missing
-   to make the early-terminated problem Markov, so it is observed here too.
-4. The unsafe reward has the reward's unit, and no default can know it: it must be worse than what the task pays.
+Deviations: 1. z is at least -1. If costs are not negative, an exhausted budget stays exhausted, and 1/γ^t would make it
+explode. 2. A budget that is used exactly is not exhausted: rounding errors up to 1e-5 are allowed. 3. Sun et al. leave
+the observation as it is and rely on memory or context. Only the remaining budget is missing to make the
+early-terminated problem Markov, so it is observed here too. 4. The unsafe reward has the reward's unit, so no default
+can be right for every task. It must be worse than what the task pays.
 """
 
 import contextlib
@@ -43,14 +42,14 @@ _ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Budgeted:
-    """A task that sees its budgets."""
+    """A task whose observations contain its remaining budgets."""
 
     inner: Any
     limits: tuple[float, ...]
     cost_discount: float
     unsafe_reward: float
     ends: bool
-    """Whether an exhausted budget ends the episode."""
+    """Whether the episode ends when a budget is exhausted."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name == "inner" or name.startswith("__"):
@@ -59,53 +58,53 @@ class Budgeted:
 
     @property
     def observation_size(self) -> int:
-        """The inner one's, and the budgets."""
+        """The inner task's, plus one entry for each budget."""
         return self.inner.observation_size + len(self.limits)
 
     @property
     def action_size(self) -> int:
-        """The inner one's."""
+        """The inner task's."""
         return self.inner.action_size
 
     @property
     def discrete_actions(self) -> bool:
-        """The inner one's."""
+        """The inner task's."""
         return self.inner.discrete_actions
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The inner one's."""
+        """The inner task's."""
         return self.inner.cost_names
 
     @property
     def discount(self) -> float:
-        """The inner one's."""
+        """The inner task's."""
         return self.inner.discount
 
     @property
     def horizon(self) -> int:
-        """The inner one's."""
+        """The inner task's."""
         return self.inner.horizon
 
     @property
     def horizon_terminates(self) -> bool:
-        """The inner one's."""
+        """The inner task's."""
         return self.inner.horizon_terminates
 
 
 class BudgetedEnvironment(Budgeted):
-    """An environment of ours that sees its budgets; a state is the inner one's with z."""
+    """A JAX environment whose observations contain its remaining budgets; a state is the inner state with z."""
 
     def reset(self, key: PRNGKeyArray) -> PyTree:
-        """An episode's start, with all of the budgets."""
+        """The start of an episode, with full budgets."""
         return self.inner.reset(key), jnp.ones(len(self.limits))
 
     def observe(self, state: PyTree) -> Float[Array, " O"]:
-        """The inner observation, then z."""
+        """The inner observation, followed by z."""
         return jnp.concatenate([self.inner.observe(state[0]), state[1]])
 
     def step(self, state: PyTree, action: Float[Array, " A"], key: PRNGKeyArray) -> Outcome:
-        """One step of the inner dynamics, charged to the budgets."""
+        """One step of the inner dynamics; its costs are subtracted from the budgets."""
         outcome = self.inner.step(state[0], action, key)
         left = jnp.maximum((state[1] - outcome.cost / jnp.asarray(self.limits)) / self.cost_discount, -1.0)
         exhausted = jnp.any(left < -_ROUNDING)
@@ -120,25 +119,25 @@ class BudgetedEnvironment(Budgeted):
 
 
 class BudgetedHostTask(Budgeted):
-    """A task of the host that sees its budgets."""
+    """A host task whose observations contain its remaining budgets."""
 
     @property
     def action_meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The inner one's."""
+        """The inner task's."""
         return self.inner.action_meaning
 
     @property
     def steps_seeds_together(self) -> bool:
-        """Whether the inner one does."""
+        """The inner task's; False if it does not say."""
         return getattr(self.inner, "steps_seeds_together", False)
 
     def open(self, count: int) -> Copies:
-        """So many copies, each with its own budgets."""
+        """Make so many copies, each with its own budgets."""
         return cast(Copies, BudgetedCopies(self.inner.open(count), self))
 
 
 class BudgetedCopies:
-    """Copies of an environment of the host, charged to their budgets outside of them."""
+    """Copies of a host environment, whose budgets are kept outside of them."""
 
     def __init__(self, inner: Copies, task: Budgeted) -> None:
         self._inner, self._task = inner, task
@@ -173,11 +172,11 @@ class BudgetedCopies:
         self._left[over] = 1.0
         self._show("observation")
         unknown = mine.terminated & ~over
-        if unknown.any() and not last:  # ends that the environment does not know of
+        if unknown.any() and not last:  # episodes that ended without the environment knowing it
             self.restart(unknown)
 
     def restart(self, which: np.ndarray) -> None:
-        """Give up the episodes of some copies, and begin their next ones with all of their budgets."""
+        """Give up the episodes of some copies, and begin their next ones with full budgets."""
         self._inner.restart(which)
         self._left[which] = 1.0
         self._show("observation")
@@ -186,16 +185,16 @@ class BudgetedCopies:
         getattr(self.arrays, name)[:] = np.concatenate([getattr(self._inner.arrays, name), self._left], axis=1)
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """The inner ones' watch."""
+        """The inner copies' context."""
         return self._inner.watched()
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments."""
         self._inner.close()
 
 
 def wrap(task: Task, kind: str, limits: Sequence[float], cost_discount: float, unsafe_reward: float) -> Any:  # noqa: ANN401
-    """The task with its budgets in sight, of one kind or the other."""
+    """The task with its remaining budgets in the observation; `kind` is `SAUTE` or `EARLY`."""
     for limit in limits:
         if not limit > 0.0:
             raise InvalidInput(f"--wrap {kind} makes a budget from each limit, which must be positive, not {limit:g}.")

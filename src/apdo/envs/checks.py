@@ -1,4 +1,4 @@
-"""Whether a user's class is an environment of ours: the contract, tried without playing anything."""
+"""Checks whether a user's class is an environment as this library needs it. Nothing is computed for that."""
 
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from apdo.envs.environment import Outcome
 from apdo.errors import InvalidInput
 
 Candidate: TypeAlias = Any
-"""What claims to be an environment, or its class."""
+"""A class that should be an environment, or an instance of it."""
 SAYS = (
     "observation_size",
     "action_size",
@@ -22,11 +22,11 @@ SAYS = (
     "horizon",
     "horizon_terminates",
 )
-"""What a task says of itself."""
+"""The attributes that describe a task."""
 
 
 def check(name: str, kind: Candidate) -> None:
-    """Raise InvalidInput with a sentence for each part of the contract that is missing."""
+    """Raise InvalidInput with a sentence for each missing part of the contract."""
     faults = own.check_options(kind, "the class")
     faults += [f"it does not say its {part}." for part in SAYS if not hasattr(kind, part)]
     faults += [f"it has no {part}." for part in ("reset", "observe", "step") if not callable(getattr(kind, part, None))]
@@ -35,7 +35,7 @@ def check(name: str, kind: Candidate) -> None:
 
 
 def try_out(name: str, task: Candidate) -> None:
-    """Raise InvalidInput where what the functions return does not fit what the task says; nothing is computed."""
+    """Raise InvalidInput if the functions return something else than the task declares. They are only traced."""
     key = jax.eval_shape(lambda: random.key(0))
     action = jax.ShapeDtypeStruct((task.action_size,), jnp.float32)
     try:

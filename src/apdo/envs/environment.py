@@ -1,6 +1,6 @@
-"""What an environment is: the dynamics of one instance, as pure functions.
+"""The definition of an environment: the dynamics of one instance, as pure functions.
 
-No vectorisation, no automatic reset and no time limit live here; `apdo.rollout` owns all three.
+Environments have no vectorisation, no automatic reset and no time limit; `apdo.rollout` adds all three.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from apdo.envs.task import Task
 
 
 class Outcome(NamedTuple):
-    """What one action brought about."""
+    """The result of one action."""
 
     state: PyTree
     observation: Float[Array, " O"]
@@ -19,7 +19,7 @@ class Outcome(NamedTuple):
     cost: Float[Array, " M"]
     terminated: Bool[Array, ""]
     plain_reward: Float[Array, ""] | None = None
-    """What the environment itself paid, where a wrapper pays otherwise."""
+    """The environment's own reward, if a wrapper replaces it."""
 
 
 @runtime_checkable
@@ -27,7 +27,7 @@ class Environment(Task, Protocol):
     """A single instance of a constrained task; `state` is any pytree of arrays."""
 
     def reset(self, key: PRNGKeyArray) -> PyTree:
-        """The state that an episode starts from."""
+        """The first state of an episode."""
         ...
 
     def observe(self, state: PyTree) -> Float[Array, " O"]:

@@ -1,4 +1,4 @@
-"""Costs written as text: a small grammar of numbers and entries of observations and actions, never Python's `eval`.
+"""Costs as text: a small grammar of numbers and entries of observations and actions, without Python's `eval`.
 
     expression := sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]      1 where it holds, else 0
     sum        := product {("+" | "-") product}
@@ -11,7 +11,7 @@
     vector     := ("obs" | "action" | "next_obs") ["[" index ":" index "]"]
     function   := "abs" | "min" | "max" | "norm"
 
-Precedence is Python's. An expression is compiled into functions that take all environments of a batch at once.
+Precedence is as in Python. An expression is compiled into functions that handle all environments of a batch at once.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ _MOST_CHARACTERS = 1000
 _MOST_NESTING = 20
 
 Data: TypeAlias = Mapping[str, np.ndarray]
-"""By name, [N, entries]."""
+"""Arrays by name, [N, entries]."""
 _Node: TypeAlias = Callable[[Data], np.ndarray]
-"""Gives [N, 1] for a number and [N, k] for a vector."""
+"""Returns [N, 1] for a number and [N, k] for a vector."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|<=|>=|==|!=|[-+*/<>()\[\],:]))",
@@ -55,17 +55,17 @@ class Expression:
     text: str
     node: _Node
     reach: Mapping[str, int]
-    """For each name the number of entries that it must have at least."""
+    """For each name, the number of entries that it needs to have."""
     where: Mapping[str, int]
-    """The character at which the furthest entry of each name stands."""
+    """The position in the text of the largest index of each name."""
 
     def __call__(self, data: Data) -> np.ndarray:
-        """[N]."""
+        """The value in each environment, [N]."""
         with np.errstate(all="ignore"):
             return self.node(data)[:, 0]
 
     def check(self, sizes: Mapping[str, int]) -> None:
-        """Raise InvalidInput where an entry does not exist."""
+        """Raise InvalidInput if an entry does not exist."""
         for name, needed in self.reach.items():
             if needed > sizes[name]:
                 raise InvalidInput(
@@ -75,19 +75,19 @@ class Expression:
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Several costs in one text, with semicolons between them."""
+    """Split a text at its semicolons into several costs."""
     return tuple(part.strip() for part in text.split(";") if part.strip())
 
 
 def parse(text: str) -> Expression:
-    """The expression, or InvalidInput that points at the character where the grammar was left."""
+    """Parse an expression. InvalidInput names the character at which it violates the grammar."""
     if len(text) > _MOST_CHARACTERS:
         raise InvalidInput(f"a cost has at most {_MOST_CHARACTERS} characters, and this one has {len(text)}.")
     return _Parser(text).parse()
 
 
 class _Parser:
-    """Recursive descent over the tokens."""
+    """A recursive-descent parser of the tokens."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -104,7 +104,7 @@ class _Parser:
         return Expression(self.text, node, self.reach, self.where)
 
     def _tokens(self) -> list[tuple[str, str, int]]:
-        """(kind, text, character from 1)."""
+        """The tokens as (kind, text, position from 1)."""
         found, at = [], 0
         end = len(self.text.rstrip())
         while at < end:
@@ -128,7 +128,7 @@ class _Parser:
         raise InvalidInput(f"the cost {self.text!r} needs {expected} at character {at}, where {found} stands.")
 
     def _take(self, *wanted: str) -> str | None:
-        """The next token if it is one of these signs."""
+        """Take the next token if it is one of these signs; otherwise None."""
         kind, token, _ = self.tokens[self.place]
         if kind == "sign" and token in wanted:
             self.place += 1
@@ -228,7 +228,7 @@ class _Parser:
         return lambda data: together(np.concatenate([argument(data) for argument in arguments], axis=1))
 
     def _argument(self, *, vectors: bool) -> _Node:
-        """An expression or, where they are allowed, a vector that stands alone."""
+        """An expression or, if vectors are allowed, a vector alone."""
         kind, token, _ = self.tokens[self.place]
         if vectors and kind == "name" and token in NAMES:
             before = self.place
@@ -239,7 +239,7 @@ class _Parser:
         return self._expression()
 
     def _entry(self) -> tuple[_Node, bool]:
-        """obs[3] (a number), or obs and obs[0:2] (vectors)."""
+        """Parse obs[3] (a number), or obs and obs[0:2] (vectors); the second result is whether it is a vector."""
         name, at = self.tokens[self.place][1:]
         self.place += 1
         if self._take("[") is None:
@@ -270,7 +270,7 @@ class _Parser:
 
 
 def _comparison(compare: Callable[[np.ndarray, np.ndarray], np.ndarray], left: _Node, right: _Node) -> _Node:
-    """1 or 0; what is no number, such as 0/0, stays none: it must not pass for a cost that was not incurred."""
+    """1 or 0. NaN, such as from 0/0, stays NaN: it must not count as a cost that was not incurred."""
 
     def node(data: Data) -> np.ndarray:
         a, b = left(data), right(data)

@@ -1,7 +1,7 @@
 """Gymnasium environments as tasks: by id, as an object, or by a function that makes one.
 
-A task is planned once, by making the environment, resetting it and taking one step: what it observes, what it takes,
-what it costs and how long that takes are known before a run starts, and everything that does not fit is refused then.
+A task is probed once before a run: its environment is made, reset and stepped a few times. So its observations, its
+actions, its costs and the time of a step are known before the run starts, and anything unsuitable is refused then.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from apdo.errors import InvalidInput, unknown
 
 EXTRA = "pip install 'apdo[gymnasium]'"
 GAIN_SECONDS = 1e-3
-"""Worker processes pay if they save about this much in each step of the batch: their own round trip takes a fifth."""
+"""Worker processes are used if they save about this much time in each step of the batch; a round trip costs a fifth."""
 _TIMED_STEPS = 5
 
 T = TypeVar("T")
 RGB = "rgb_array"
-"""The `render_mode` of an environment that draws itself."""
+"""The `render_mode` of an environment that renders itself as an array."""
 EnvLike: TypeAlias = Any
 """A `gymnasium.Env`, its id, or a function that makes one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Probe:
-    """What a first look at an environment has shown."""
+    """What a first look at an environment has found."""
 
     observation_size: int
     actions: spaces.Actions
@@ -47,53 +47,53 @@ class Probe:
     info_name: str
     horizon: int
     seconds: float
-    """What a step takes."""
+    """The time of a step, in seconds."""
     image: tuple[int, int, int] | None = None
-    """Height, width and channels, where an observation is an image."""
+    """Height, width and channels if an observation is an image; else None."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GymnasiumTask(HostOptions):
-    """A Gymnasium environment; a subclass says which one, and perhaps what it costs."""
+    """A Gymnasium environment. A subclass says which one, and perhaps what its costs are."""
 
     name: ClassVar[str] = ""
     make: ClassVar[Any]
-    """A function of nothing that makes the environment."""
+    """A function without arguments that makes the environment."""
     functions: ClassVar[tuple[host.CostFunction | str, ...]] = ()
-    """Costs that come with the task; the option `cost` takes their place."""
+    """The task's own costs; the option `cost` replaces them."""
     function_names: ClassVar[tuple[str, ...]] = ()
     limits: ClassVar[tuple[float, ...]] = ()
     horizon_terminates: ClassVar[bool] = False
     packages: ClassVar[tuple[str, ...]] = ("gymnasium",)
-    """What a result depends on, besides this library's own."""
+    """The packages whose versions results depend on, besides this library's own."""
     bookkeeping: ClassVar[tuple[str, ...]] = ("workers", "step_seconds")
-    """Options that no result depends on."""
+    """Options that affect no result."""
     defaults: ClassVar[dict[str, Any]] = {
         "constrain": "total",
         "normalise": True,
     }
     """Settings of a run that suit such tasks."""
     copies: ClassVar[int] = 16
-    """About how many side by side suit such tasks."""
+    """About how many environments side by side suit such tasks."""
 
     def own_costs(self) -> tuple[tuple[host.CostFunction | str, ...], tuple[str, ...]]:
-        """The costs that are given, as expressions or functions, and what they are called."""
+        """The costs that are given as expressions or functions, and their names."""
         given = expressions.split(self.cost)
         return (given, given) if given else (type(self).functions, type(self).function_names)
 
     @property
     def observation_size(self) -> int:
-        """Entries of an observation, flattened."""
+        """The number of entries of an observation, flattened."""
         return probe(self).observation_size
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels, where an observation is an image."""
+        """Height, width and channels if an observation is an image; else None."""
         return probe(self).image
 
     @property
     def action_size(self) -> int:
-        """Entries of an action."""
+        """The number of entries of an action."""
         return probe(self).actions.size
 
     @property
@@ -103,12 +103,12 @@ class GymnasiumTask(HostOptions):
 
     @property
     def action_choices(self) -> spaces.Choices | None:
-        """What there is to choose, where an action is a choice."""
+        """The choices if an action is a choice; else None."""
         return probe(self).actions.choices
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The expressions, the functions' names, or the entry of info."""
+        """The expressions, the names of the functions, or the name of the entry of info."""
         return probe(self).cost_names
 
     @property
@@ -122,7 +122,7 @@ class GymnasiumTask(HostOptions):
         return probe(self).actions.meaning
 
     def plan(self) -> host.Plan:
-        """What stepping copies needs."""
+        """The plan from which copies are made and stepped."""
         found = probe(self)
         return host.Plan(
             make=type(self).make,
@@ -135,7 +135,7 @@ class GymnasiumTask(HostOptions):
         )
 
     def open(self, count: int) -> host.Copies:
-        """Copies in this process, or in worker processes where a step is slow enough to pay for them."""
+        """Make copies: in this process, or in worker processes if a step is slow enough to be worth it."""
         if self.workers.startswith(ray_workers.PREFIX):
             actors = int(self.workers.removeprefix(ray_workers.PREFIX))
             return ray_workers.RayWorkers(self.plan(), count, actors, self.step_seconds)
@@ -145,7 +145,7 @@ class GymnasiumTask(HostOptions):
         return host.Workers(self.plan(), count, workers, self.step_seconds)
 
     def worker_count(self, count: int, cores: int) -> int:
-        """How many worker processes there are to be."""
+        """The number of worker processes."""
         if self.workers != "auto":
             return min(int(self.workers), count)
         workers = min(cores, count)
@@ -155,7 +155,7 @@ class GymnasiumTask(HostOptions):
 
 @functools.lru_cache(maxsize=64)
 def probe(task: GymnasiumTask) -> Probe:
-    """A first look at the environment; everything that does not fit is refused here, before a run starts."""
+    """Look at the environment for the first time, and refuse anything unsuitable before a run starts."""
     name = type(task).name.removeprefix(OBJECT)
     try:
         env = type(task).make()
@@ -225,7 +225,7 @@ def _promised(name: str, info: object) -> str:
 
 
 def _first_steps(name: str, env: host.Env, action: Any) -> tuple[Any, Any, float]:  # noqa: ANN401
-    """What a few steps led to, and the seconds of the quickest."""
+    """The results of a few steps, and the seconds of the fastest."""
     after, info, seconds = None, None, []
     for _ in range(_TIMED_STEPS):
         began = time.perf_counter()
@@ -241,7 +241,7 @@ def _first_steps(name: str, env: host.Env, action: Any) -> tuple[Any, Any, float
 
 
 def _first_reset(name: str, env: host.Env, write: spaces.Write, size: int) -> tuple[Any, Any]:
-    """The observation, and an action to try."""
+    """The first observation, and an action to try."""
     answer = _call(name, lambda: env.reset(seed=0), "reset(seed=...)")
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise InvalidInput(f"{name}: reset must return (observation, info), and returned a {type(answer).__name__}.")
@@ -292,7 +292,7 @@ def _said(error: BaseException) -> str:
 
 
 def require() -> None:
-    """Raise InvalidInput where Gymnasium is not installed."""
+    """Raise InvalidInput if Gymnasium is not installed."""
     try:
         importlib.import_module("gymnasium")
     except ImportError:
@@ -300,13 +300,13 @@ def require() -> None:
 
 
 def drawing(task: GymnasiumTask) -> host.Env:
-    """One of the task's environments that draws itself, with `render_mode` "rgb_array"."""
+    """Make one of the task's environments with `render_mode` "rgb_array"."""
     name = type(task).name.removeprefix(OBJECT)
     try:
         try:
             env = type(task).make(render_mode=RGB)
         except TypeError:
-            env = type(task).make()  # made by a function without that argument: it may draw itself all the same
+            env = type(task).make()  # a function without that argument made it; it may still render itself
     except InvalidInput:
         raise
     except Exception as error:
@@ -322,7 +322,7 @@ def drawing(task: GymnasiumTask) -> host.Env:
 
 
 def picture(env: host.Env, name: str) -> np.ndarray:
-    """What the environment shows, [H, W, 3] bytes."""
+    """The rendered picture of an environment, [H, W, 3] bytes."""
     try:
         shown = np.asarray(env.render())
     except Exception as error:
@@ -335,7 +335,7 @@ def picture(env: host.Env, name: str) -> np.ndarray:
 
 
 def make_registered(name: str, **options: object) -> host.Env:
-    """The environment of an id, without the checks that Gymnasium makes in every step: ours take their place."""
+    """Make the environment of an id, without Gymnasium's checks in every step: our own replace them."""
     family = safety.family_of(name)
     if family is not None:
         safety.load(family, name)
@@ -358,7 +358,7 @@ def make_registered(name: str, **options: object) -> host.Env:
 
 
 def _prepared(name: str, family: safety.Family | None) -> contextlib.AbstractContextManager[None]:
-    """What to make an environment in: one of Gymnasium's own with MuJoCo without the notices that each copy brings."""
+    """The context for making an environment. For Gymnasium's own MuJoCo robots, it suppresses MuJoCo's notices."""
     import gymnasium
 
     registered = gymnasium.registry.get(name)
@@ -368,7 +368,7 @@ def _prepared(name: str, family: safety.Family | None) -> contextlib.AbstractCon
 
 
 def _ids_of(family: safety.Family) -> list[str]:
-    """What Gymnasium's registry holds of a package's."""
+    """The ids in Gymnasium's registry that belong to a package."""
     import gymnasium
 
     return [known for known in gymnasium.registry if safety.family_of(known) is family]
@@ -385,18 +385,18 @@ def of_id(name: str) -> type[GymnasiumTask]:
 
 @functools.lru_cache(maxsize=256)
 def of_file(name: str) -> type[GymnasiumTask]:
-    """The task of a Gymnasium class in a file of the user's own."""
+    """The task of a Gymnasium class in a user's file."""
     require()
     return subclass(GymnasiumTask, {"name": name, "make": functools.partial(_made_of_file, name)})
 
 
 def _made_of_file(name: str, **options: object) -> host.Env:
-    """Found by name, so that a worker process finds it too."""
+    """Make the environment by its name, so that a worker process can find it too."""
     return own.load(name, "environment")(**options)
 
 
 def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> type[GymnasiumTask]:
-    """The task of an environment, an id, or a function that makes one, with costs of which some are functions."""
+    """The task of an environment, an id, or a function that makes one; some of the costs are functions."""
     if isinstance(given, str):
         name, make = OBJECT + given, functools.partial(make_registered, given)
     elif callable(given):
@@ -409,7 +409,7 @@ def of_object(given: EnvLike, costs: Sequence[host.CostFunction | str] = ()) -> 
 
 
 def _copier(env: host.Env) -> Callable[[], host.Env]:
-    """Makes environments like this one: by its registration where it has one, else by copying it as it is."""
+    """A function that makes environments like this one: by its registration if it has one, otherwise by copying it."""
     spec = getattr(env, "spec", None)
     family = None if spec is None else safety.family_of(spec.id)
     if family is not None:
@@ -432,9 +432,9 @@ def _copier(env: host.Env) -> Callable[[], host.Env]:
 
 
 def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
-    """The task as a run's description tells it, with no environment behind it: enough to load what was learned.
+    """The task from a run's description, without its environment. This suffices to load what was learned.
 
-    `base` has the options of its kind.
+    `base` is the class that has the options of this kind of task.
     """
     sizes = [problem.get(key) for key in ("observation_size", "action_size", "horizon")]
     names, discrete = problem.get("cost_names"), problem.get("discrete_actions")
@@ -461,7 +461,7 @@ def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
 
 
 def _image_of(shape: object, size: int) -> tuple[int, int, int] | None:
-    """The image that a run's observations are, as its description tells."""
+    """The shape of image observations in a run's description."""
     if shape is None:
         return None
     if not isinstance(shape, list) or len(shape) != 3 or not all(type(one) is int and one > 0 for one in shape):
@@ -473,5 +473,5 @@ def _image_of(shape: object, size: int) -> tuple[int, int, int] | None:
 
 
 def subclass(base: type[T], members: dict[str, Any]) -> type[T]:
-    """A class of tasks with a name, among others, of its own."""
+    """Make a subclass of a class of tasks with these members, one of which is its name."""
     return cast(type[T], type(re.sub(r"\W", "_", members["name"]), (base,), members))

@@ -1,11 +1,11 @@
-"""Environments that run on the host: N copies of one, stepped side by side outside of compiled programs.
+"""Environments that run on the host: N copies of one environment, stepped side by side outside of compiled programs.
 
-The copies live in this process (`InProcess`) or in worker processes that share their arrays with it (`Workers`). Both
-step them through `Slice`, so that what comes out is the same. An episode that ends begins again at once, with a seed
-that depends on nothing but the collection's own, the copy's index and the number of its episode. A third kind, for
-MuJoCo's models alone, is in `mujoco_threads.py`.
+The copies live in this process (`InProcess`), or in worker processes that share their arrays with it (`Workers`). Both
+step them through `Slice`, so that the results are the same. An episode that ends is followed by the next one at once.
+The seed of an episode depends only on the collection's own seed, the index of the copy and the number of the episode. A
+third kind, only for MuJoCo's models, is in `mujoco_threads.py`.
 
-This module knows no JAX: a worker process starts quickly.
+This module does not import JAX, so that worker processes start quickly.
 """
 
 import contextlib
@@ -33,63 +33,63 @@ from apdo.envs.task import Task
 from apdo.errors import InvalidInput
 
 START_SECONDS = 120.0
-"""How long a worker process may take to make its environments."""
+"""The most seconds that a worker process may take to make its environments."""
 
 _MOST_TRACE = 20_000
-"""Characters of a traceback that are kept, the last ones."""
+"""How many of a traceback's last characters are kept."""
 _FLOATS = (float, np.float64, np.float32)
 
 Env: TypeAlias = Any
-"""A `gymnasium.Env`; Gymnasium is an extra, and a stranger's class need not be one as long as it behaves so."""
+"""A `gymnasium.Env`. Gymnasium is an extra, and a user's class need not derive from it if it behaves alike."""
 CostFunction: TypeAlias = Callable[[Any, Any, Any, dict[str, Any]], Any]
 """(observation, action, next observation, info) ↦ a number or a vector."""
 
 
 class Fault(Exception):
-    """A copy broke its contract: which, when, and how."""
+    """A copy broke its contract; the fault says which copy, at which step, and how."""
 
     def __init__(self, environment: int, step: int, what: str, *, numerical: bool = False, trace: str = "") -> None:
         super().__init__(environment, step, what)
         self.environment, self.step, self.what = environment, step, what
         self.numerical = numerical
-        """Whether it gave NaN or infinity, rather than something that is no answer at all."""
+        """Whether it returned NaN or infinity, rather than something of the wrong type."""
         self.trace = trace
-        """The traceback of what it raised, if it raised."""
+        """The traceback of its error, if it raised one."""
 
 
 @runtime_checkable
 class Sizes(Protocol):
-    """How many numbers a copy takes and gives."""
+    """The numbers of entries that a copy takes and returns."""
 
     @property
     def observation_size(self) -> int:
-        """Entries of an observation."""
+        """The number of entries of an observation."""
         ...
 
     @property
     def action_size(self) -> int:
-        """Entries of an action."""
+        """The number of entries of an action."""
         ...
 
     @property
     def cost_sizes(self) -> tuple[int, ...]:
-        """Entries of each cost."""
+        """The number of entries of each cost."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What stepping copies of an environment needs to know; it travels to worker processes."""
+    """Everything that is needed to make and step copies of an environment; it is sent to worker processes."""
 
     make: Callable[[], Env]
     observation_size: int
     action_size: int
     costs: tuple[CostFunction | str, ...]
-    """Functions or expressions; none: what `info` says."""
+    """Functions or expressions; empty if `info` has the costs."""
     cost_sizes: tuple[int, ...]
-    """How many numbers each of them gives, or `info`."""
+    """How many numbers each of them returns, or the entry of `info`."""
     info_name: str
-    """The entry of `info` that holds the costs where `costs` is empty."""
+    """The entry of `info` with the costs, if `costs` is empty."""
     horizon: int
 
 
@@ -99,11 +99,11 @@ class HostTask(Task, Protocol):
 
     @property
     def action_meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(shift, scale, low, high): the environment is given clip(shift + scale · action, low, high)."""
+        """(shift, scale, low, high): the environment receives clip(shift + scale · action, low, high)."""
         ...
 
     def open(self, count: int) -> "Copies":
-        """So many copies."""
+        """Make so many copies."""
         ...
 
 
@@ -114,32 +114,32 @@ class Copies(Protocol):
     arrays: "Arrays"
 
     def reset(self, entropy: Sequence[int]) -> None:
-        """Begin an episode in each copy; `entropy` seeds all episodes up to the next call.
+        """Begin an episode in each copy; `entropy` determines the seeds of all episodes until the next call.
 
-        It is four words. A task that `steps_seeds_together` also takes four for each of several groups of as many
-        copies, one after the other; the copies of a group then do what they would do alone.
+        It has four words. A task with `steps_seeds_together` also accepts four words for each of several groups of
+        equally many copies, one after the other. The copies of a group then do what they would do alone.
         """
         ...
 
     def step(self, *, last: bool) -> None:
-        """One step of each copy with `arrays.action`; after the `last` one, episodes that ended do not begin again."""
+        """Step each copy with `arrays.action`. After the `last` step, ended episodes are not followed by new ones."""
         ...
 
     def restart(self, which: np.ndarray) -> None:
-        """Give up the episodes of some copies, [N] of type bool, and begin their next ones."""
+        """Give up the episodes of some copies, an [N] array of bools, and begin their next ones."""
         ...
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """While entered, a step that takes too long is a fault."""
+        """A context in which a step that takes too long is a fault."""
         ...
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments."""
         ...
 
 
 class Arrays:
-    """What N copies and their user exchange; every field has the copies as its first axis."""
+    """The data that N copies and their user exchange; the first axis of every field are the copies."""
 
     def __init__(self, sizes: Sizes, count: int, buffer: mmap.mmap | None = None) -> None:
         self.count = count
@@ -153,16 +153,16 @@ class Arrays:
         self.action, self.observation, self.next_observation = (
             views[name] for name in ("action", "observation", "next_observation")
         )
-        """`observation`: what the next action answers; `next_observation`: what the last one led to, before a reset."""
+        """`observation` is what the next action responds to; `next_observation` is what the last one led to."""
         self.reward, self.cost = views["reward"], views["cost"]
         self.terminated, self.truncated = views["terminated"], views["truncated"]
         self.step = views["step"]
         """The index of the next step within its episode."""
         self.given_up = views["given_up"]
-        """Whose episode `restart` is to give up."""
+        """The copies whose episodes `restart` gives up."""
         self.entropy = views["entropy"]
         self.busy, self.since = views["busy"], views["since"]
-        """For each worker: the copy that it is stepping (or -1), and since when."""
+        """For each worker: the copy that it is stepping (or -1), and the time when it began."""
 
 
 def _layout(sizes: Sizes, count: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -188,12 +188,12 @@ def _bytes(layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> int:
 
 
 class Slice:
-    """Steps the copies `first` to `last` (exclusive) of a batch, and watches what they give."""
+    """Steps the copies from `first` to `last` (exclusive) of a batch, and checks what they return."""
 
     def __init__(self, plan: Plan, first: int, last: int, arrays: Arrays, worker: int | None = None) -> None:
         self.plan, self.first, self.last, self.arrays, self.worker = plan, first, last, arrays, worker
         self.at: tuple[int, int] | None = None
-        """The copy that is at work, and the step of its episode."""
+        """The copy that is being stepped, and the step of its episode."""
         self.envs = [self._guarded(i, plan.make) for i in range(first, last)]
         self.space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
         size, self._write = spaces.flattener(self.space)
@@ -225,7 +225,7 @@ class Slice:
         self.at = None
 
     def step(self, *, last: bool) -> None:
-        """One step of each copy."""
+        """Step each copy once."""
         arrays, first = self.arrays, self.first
         mine = slice(first, self.last)
         numbers, given = self._translate(arrays.action[mine])
@@ -260,7 +260,7 @@ class Slice:
         self.at = None
 
     def restart(self) -> None:
-        """Begin the next episodes of the copies that `arrays.given_up` names."""
+        """Begin the next episodes of the copies in `arrays.given_up`."""
         self._begin_next(self.arrays.given_up[self.first : self.last])
         self.at = None
 
@@ -270,7 +270,7 @@ class Slice:
             self._begin(self.first + place)
 
     def _take(self, i: int, place: int, action: Any, outcome: Any, step: int) -> tuple[float, bool, bool]:  # noqa: ANN401
-        """What a step gave: the observation and costs go into the arrays; reward, terminated, truncated."""
+        """Check a step's result. Observation and costs go into the arrays; returns reward, terminated, truncated."""
         try:
             observation, reward, terminated, truncated, info = five_values(outcome)
         except NoStep as error:
@@ -298,7 +298,7 @@ class Slice:
         info: Any,  # noqa: ANN401
         step: int,
     ) -> None:
-        """The costs that functions or `info` give."""
+        """Write the costs from functions or from `info` into the arrays."""
         row = self.arrays.cost[i]
         if not self.plan.costs:
             name = self.plan.info_name
@@ -315,7 +315,7 @@ class Slice:
             self._last_seen[place] = _own(observation)
 
     def _begin(self, i: int) -> None:
-        """An episode of copy i, from its own seed."""
+        """Begin an episode of copy i, with the episode's own seed."""
         place = i - self.first
         env, arrays = self.envs[place], self.arrays
         self.at = (i, 0)
@@ -353,14 +353,14 @@ class Slice:
             raise raised(i, step, what or "it", error) from error
 
     def close(self) -> None:
-        """Close every environment; one that fails to close is left."""
+        """Close every environment; errors of a closing environment are ignored."""
         for env in self.envs:
             with contextlib.suppress(Exception):
                 env.close()
 
 
 def check_finite(arrays: Arrays, steps: Sequence[int], first: int = 0) -> None:
-    """Raise the fault of a copy, of as many as there are `steps` from `first` on, that gave NaN or infinity."""
+    """Raise a fault if one of the `len(steps)` copies from `first` on returned NaN or infinity."""
     mine = slice(first, first + len(steps))
     for name, values in (
         ("observation", arrays.next_observation),
@@ -375,13 +375,13 @@ def check_finite(arrays: Arrays, steps: Sequence[int], first: int = 0) -> None:
 
 
 class NoStep(ValueError):
-    """Something that no step gives; the message says what."""
+    """The result of a step has the wrong form; the message says how."""
 
 
 def five_values(outcome: Any) -> tuple[Any, Any, Any, Any, Any]:  # noqa: ANN401
-    """(observation, reward, terminated, truncated, info) of a step.
+    """A step's (observation, reward, terminated, truncated, info).
 
-    Safety-Gymnasium's steps have a sixth value, the cost, after the reward: it goes into `info["cost"]`.
+    Safety-Gymnasium's steps have a sixth value, the cost, after the reward. It becomes `info["cost"]`.
     """
     if isinstance(outcome, tuple):
         if len(outcome) == 5:
@@ -395,7 +395,7 @@ def five_values(outcome: Any) -> tuple[Any, Any, Any, Any, Any]:  # noqa: ANN401
 
 
 def raised(i: int, step: int, what: str, error: Exception) -> Fault:
-    """The fault of an environment that raised; what is a fault already stays one."""
+    """The fault of an environment that raised an error; an error that is a fault already is returned."""
     if isinstance(error, Fault):
         return error
     said = f"{type(error).__name__}: {_brief(error, quoted=False)}".rstrip(": ")
@@ -410,7 +410,7 @@ def seed_of(entropy: np.ndarray, environment: int, episode: int) -> int:
 
 
 def _own(observation: spaces.Observed) -> spaces.Observed:
-    """A copy: an environment may go on writing into what it has given."""
+    """A copy, because an environment may reuse the array that it returned."""
     return observation.copy() if isinstance(observation, np.ndarray) else copy.deepcopy(observation)
 
 
@@ -421,7 +421,7 @@ def _number(value: Any) -> float:  # noqa: ANN401
 
 
 def _enter(row: np.ndarray, columns: slice, value: Any, i: int, step: int, what: str) -> None:  # noqa: ANN401
-    """Write a cost, a number or a vector of the right length, into its place."""
+    """Write a cost, which is a number or a vector of the right length, into its columns."""
     width = columns.stop - columns.start
     if width == 1 and type(value) in _FLOATS:
         row[columns.start] = value
@@ -444,9 +444,9 @@ def _brief(value: Any, *, quoted: bool = True) -> str:  # noqa: ANN401
 
 
 class InProcess:
-    """All copies in this process, one after the other.
+    """All copies in this process, stepped one after the other.
 
-    A step that takes too long is noticed where Python is at work (a sleep, a loop of its own); a step that hangs inside
+    A step that takes too long is noticed while Python code runs, such as a sleep or a loop. A step that hangs inside
     compiled code is not: only a worker process can be stopped then.
     """
 
@@ -461,7 +461,7 @@ class InProcess:
         self._slice.reset()
 
     def step(self, *, last: bool) -> None:
-        """One step of each copy."""
+        """Step each copy once."""
         self._slice.step(last=last)
 
     def restart(self, which: np.ndarray) -> None:
@@ -474,15 +474,16 @@ class InProcess:
         self._slice.close()
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """While entered, a step of more than `step_seconds` is interrupted; only in the main thread."""
+        """A context in which a step of more than `step_seconds` is interrupted; it works only in the main thread."""
         return alarmed(self.step_seconds, lambda: (self._slice.at, int(self.arrays.step.sum())))
 
 
 @contextlib.contextmanager
 def alarmed(seconds: float, look: Callable[[], tuple[tuple[int, int] | None, int]]) -> Iterator[None]:
-    """While entered, Python's work on a step is interrupted if it takes longer; only in the main thread.
+    """A context in which Python code of a step is interrupted if it takes too long; it works only in the main thread.
 
-    `look` says which copy is at work in which step of its episode, if any, and how many steps were taken.
+    `look` returns the copy and the step of its episode that are being computed (or None), and the number of steps
+    taken.
     """
     if seconds <= 0.0:
         yield
@@ -509,7 +510,7 @@ def alarmed(seconds: float, look: Callable[[], tuple[tuple[int, int] | None, int
 
 
 class Workers:
-    """Copies in worker processes, which step their shares at the same time and can be stopped when one hangs."""
+    """Copies in worker processes, which step their shares at the same time. A worker that hangs can be stopped."""
 
     def __init__(self, plan: Plan, count: int, workers: int, step_seconds: float = 0.0) -> None:
         import cloudpickle  # comes with Gymnasium
@@ -549,7 +550,7 @@ class Workers:
             pass_fds=(self._memory, read_command, write_answer),
             env={**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the run, which ends its workers itself
+            start_new_session=True,  # Ctrl-C is for the run, which then ends its workers
         )
         os.close(read_command)
         os.close(write_answer)
@@ -566,7 +567,7 @@ class Workers:
         self._all(b"r")
 
     def step(self, *, last: bool) -> None:
-        """One step of each copy."""
+        """Step each copy once."""
         self._all(b"l" if last else b"s")
 
     def restart(self, which: np.ndarray) -> None:
@@ -584,7 +585,7 @@ class Workers:
             self._answer(w, self.step_seconds)
 
     def _answer(self, w: int, seconds: float) -> None:
-        """Wait for a worker's answer, but not for longer than one step may take."""
+        """Wait for a worker's answer, but no longer than one step may take."""
         pipe = self._from[w]
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
@@ -612,7 +613,7 @@ class Workers:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Workers are watched in every step."""
+        """Do nothing: workers are watched in every step."""
         yield
 
     def close(self) -> None:
@@ -631,11 +632,11 @@ class Workers:
                 os.close(pipe)
         self._to, self._from, self._processes = [], [], []
         with contextlib.suppress(OSError):
-            os.close(self._memory)  # what is mapped goes with the arrays
+            os.close(self._memory)  # the mapping itself is freed with the arrays
 
 
 def _shared_file() -> int:
-    """A file without a name, to be mapped by several processes."""
+    """A file without a name, which several processes map."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("apdo")
     with tempfile.TemporaryFile() as file:
@@ -653,7 +654,7 @@ def _read_all(pipe: int, size: int) -> bytes:
 
 
 def serve(arguments: Mapping[str, int]) -> None:
-    """What a worker process does: obey one-letter commands until the pipe closes."""
+    """The main function of a worker process: obey one-letter commands until the pipe closes."""
     import pickle
 
     command, answer = arguments["command"], arguments["answer"]
@@ -683,7 +684,7 @@ def serve(arguments: Mapping[str, int]) -> None:
     payload = _read_all(command, int.from_bytes(_read_all(command, 8), "little"))
 
     def prepare() -> Slice:
-        # The bytes come from the process that started this one, through a pipe that only the two have.
+        # The bytes come from the parent process, through a pipe that only these two have.
         plan = pickle.loads(payload)
         count, memory = arguments["count"], arguments["memory"]
         arrays = Arrays(plan, count, mmap.mmap(memory, _bytes(_layout(plan, count))))

@@ -1,4 +1,4 @@
-"""The options that every task of the host has, whatever steps it: so a run's description can be read without it."""
+"""The options of every host task, whatever steps it. So a run's description can be read without its environment."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from apdo.options import OURS, option
 
 @dataclasses.dataclass(frozen=True)
 class HostOptions:
-    """What can be said of any environment of the host."""
+    """The options of any environment of the host."""
 
     cost: str = option(
         "",

@@ -1,8 +1,8 @@
-"""MuJoCo, the package: whether it is there and can be relied upon, and reading a model without notices.
+"""The package MuJoCo: checks whether it is installed and reliable, and reads models without its notices.
 
-It is an extra. Release 4.0.0 is refused: its Newton solver had a wrong factor for sparse Jacobians. Newer releases
-announce for every model that they read what a later one will not understand; of Gymnasium's robots this is known, and
-nothing that a user could change.
+It is an extra. Release 4.0.0 is refused, because its Newton solver had a wrong factor for sparse Jacobians. Newer
+releases print a notice for everything in a model that a later release will not understand. For Gymnasium's robots this
+is known, and users cannot change it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Model: TypeAlias = Any
 
 
 def load(what: str, oldest: tuple[int, int] = OLDEST) -> ModuleType:
-    """The package, imported; InvalidInput where it is missing or cannot be relied upon says what needs it."""
+    """Import the package. InvalidInput says what needs it if it is missing, too old or unreliable."""
     try:
         package = importlib.import_module("mujoco")
     except ImportError:
@@ -49,7 +49,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def without_notices(package: ModuleType) -> Iterator[None]:
-    """While entered, MuJoCo neither prints nor logs what is deprecated; its other warnings become Python's."""
+    """A context in which MuJoCo neither prints nor logs what is deprecated. Its other warnings become Python's."""
     notices: list[str] = []
     before = package.get_mju_user_warning()
     package.set_mju_user_warning(notices.append)
@@ -63,7 +63,7 @@ def without_notices(package: ModuleType) -> Iterator[None]:
 
 
 def compiled(package: ModuleType, source: str | Path, name: str) -> Model:
-    """The model of an XML file, or of XML itself; InvalidInput says what is wrong with it."""
+    """The model of an XML file, or of an XML text. InvalidInput says what is wrong with it."""
     is_text = isinstance(source, str) and source.lstrip().startswith("<")
     if not is_text and not Path(source).is_file():
         raise InvalidInput(f"{name}: there is no file {str(source)!r}.")

@@ -1,8 +1,8 @@
-"""A MuJoCo model as a task: all copies advance in one call, on threads, and are rewarded and charged all at once.
+"""A MuJoCo model as a task: threads advance all copies in one call, and rewards and costs are computed for all at once.
 
-A `MujocoTask` is an XML file with functions over arrays whose first axis are the copies: the reward and the cost of a
-step, and perhaps what is observed, when an episode ends and where one starts. `Threads` keeps the contract of
-`host.Copies`: the same seeds, the same arrays, the same faults as the copies of a Gymnasium environment.
+A `MujocoTask` is an XML file with functions over arrays whose first axis are the copies. The functions give the reward
+and the cost of a step, and optionally the observation, the end and the start of an episode. `Threads` fulfils the
+contract of `host.Copies`, with the same seeds, arrays and faults as the copies of a Gymnasium environment.
 """
 
 import contextlib
@@ -22,26 +22,26 @@ from apdo.errors import InvalidInput
 from apdo.options import OURS, option
 
 Start: TypeAlias = Callable[[np.random.Generator, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""(random numbers, the model's own positions [nq] and velocities [nv]) ↦ those that one episode starts from."""
+"""(random generator, the model's own positions [nq] and velocities [nv]) ↦ the first ones of an episode."""
 _PROBED, _PROBE_STEPS = 3, 3
-"""Copies and steps of a first look."""
+"""The number of copies and of steps in a first look."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """A step of N copies; every array has them as its first axis, and is only to be read."""
+    """A step of N copies. The first axis of every array are the copies; the arrays must not be changed."""
 
     before: State
     action: np.ndarray
-    """What the actuators were given, [N, nu]."""
+    """The actuators' inputs, [N, nu]."""
     after: State
     dt: float
-    """Simulated seconds that it took."""
+    """The simulated seconds of the step."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MujocoTask:
-    """A model with what it earns, what it costs, what is observed, and where episodes begin and end.
+    """A model with its reward, its costs, its observation, and where its episodes begin and end.
 
     def reward(step):
         return (step.after.qpos[:, 0] - step.before.qpos[:, 0]) / step.dt
@@ -53,32 +53,32 @@ class MujocoTask:
     """
 
     model: str | Path
-    """An XML file, or XML itself."""
+    """An XML file, or an XML text."""
     reward: Callable[[Step], Any]
-    """[N]."""
+    """The reward of a step, [N]."""
     cost: Callable[[Step], Any] | None = None
-    """[N], or [N, M] for several costs."""
+    """The cost of a step, [N], or [N, M] for several costs."""
     observation: Callable[[State], Any] | None = None
-    """[N, O]; without it: positions, then velocities."""
+    """The observation of a state, [N, O]; without it: positions, then velocities."""
     terminated: Callable[[Step], Any] | None = None
-    """Whether an episode has ended, of type bool, [N]; without it none does before the horizon."""
+    """Whether an episode has ended, an [N] array of bools; without it, no episode ends before the horizon."""
     start: Start | None = None
-    """Where an episode starts; without it: where the model does. See `uniform_start` and `normal_start`."""
+    """The start of an episode; without it: the model's own. See `uniform_start` and `normal_start`."""
     frame_skip: int = 1
-    """Steps of the simulation in one of the task's."""
+    """The number of simulation steps in one step of the task."""
     horizon: int = 1000
     """Steps after which an episode is cut off."""
     fields: tuple[str, ...] = ()
-    """Further arrays of `mjData` that the functions read, such as "sensordata" or "xpos", in `state.fields`."""
+    """Further arrays of `mjData` that the functions need, such as "sensordata" or "xpos", in `state.fields`."""
     cost_names: tuple[str, ...] = ()
-    """One for each cost; without them: the function's name."""
+    """A name for each cost; without them: the function's name."""
     name: str = ""
-    """What the task is called; without it: the file's name."""
+    """The task's name; without it: the file's name."""
     breakdown: str = "raise"
-    """What to do when a simulation breaks down, as by too long a timestep, and MuJoCo sets it back to where the model
-    starts: "raise" ends the run, "ignore" lets the episode go on from there, as Gymnasium's robots do."""
+    """What happens if a simulation breaks down, for example because the timestep is too long, and MuJoCo resets it to
+    the model's start. "raise" ends the run. "ignore" continues the episode from there, as Gymnasium's robots do."""
     prepare: Callable[[Model], None] | None = None
-    """Changes the compiled model."""
+    """A function that changes the compiled model."""
 
     def __post_init__(self) -> None:
         for what in ("frame_skip", "horizon"):
@@ -94,13 +94,13 @@ class MujocoTask:
 
     @property
     def title(self) -> str:
-        """Its name, or its file's."""
+        """The task's name, or the file's."""
         is_text = isinstance(self.model, str) and self.model.lstrip().startswith("<")
         return self.name or ("model" if is_text else Path(self.model).stem)
 
 
 def uniform_start(scale: float) -> Start:
-    """Positions and velocities off the model's own by up to `scale`, evenly distributed."""
+    """A start with positions and velocities that differ from the model's by up to `scale`, uniformly distributed."""
 
     def start(rng: np.random.Generator, qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return qpos + rng.uniform(-scale, scale, len(qpos)), qvel + rng.uniform(-scale, scale, len(qvel))
@@ -109,7 +109,7 @@ def uniform_start(scale: float) -> Start:
 
 
 def normal_start(scale: float) -> Start:
-    """Positions off the model's own by up to `scale`, evenly distributed; velocities off by `scale` times a normal."""
+    """A start with positions off by up to `scale`, uniformly distributed, and velocities by `scale` times a normal."""
 
     def start(rng: np.random.Generator, qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return qpos + rng.uniform(-scale, scale, len(qpos)), qvel + scale * rng.standard_normal(len(qvel))
@@ -119,29 +119,29 @@ def normal_start(scale: float) -> Start:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Look:
-    """What a first look at a task has shown."""
+    """What a first look at a task has found."""
 
     described: MujocoTask
     model: Model
     actions: spaces.Actions
     observation_size: int
     costs: tuple[expressions.Expression, ...]
-    """In place of the task's own cost, where there are any."""
+    """The costs that replace the task's own, if there are any."""
     cost_shape: tuple[int, ...]
-    """What the cost function gives for one copy: a number or a vector."""
+    """The shape of the cost function's value for one copy: a number or a vector."""
     cost_sizes: tuple[int, ...]
     cost_names: tuple[str, ...]
     horizon: int
 
     @property
     def action_size(self) -> int:
-        """Entries of an action."""
+        """The number of entries of an action."""
         return self.actions.size
 
 
 @dataclasses.dataclass(frozen=True)
 class ThreadedTask(HostOptions):
-    """A `MujocoTask` with the options of a run; a subclass says which."""
+    """A `MujocoTask` with the options of a run. A subclass says which task."""
 
     cost: str = option(
         "",
@@ -165,22 +165,22 @@ class ThreadedTask(HostOptions):
     defaults: ClassVar[dict[str, Any]] = {"samples": 1_000_000, "constrain": "total", "normalise": True}
 
     def described(self) -> MujocoTask:
-        """The task that these options make."""
+        """The task with these options applied."""
         return type(self).task
 
     @property
     def observation_size(self) -> int:
-        """Entries of an observation."""
+        """The number of entries of an observation."""
         return look(self).observation_size
 
     @property
     def action_size(self) -> int:
-        """Entries of an action."""
+        """The number of entries of an action."""
         return look(self).action_size
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The expressions, or what the task calls its costs."""
+        """The expressions, or the task's names for its costs."""
         return look(self).cost_names
 
     @property
@@ -190,11 +190,11 @@ class ThreadedTask(HostOptions):
 
     @property
     def action_meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(shift, scale, low, high) of the actions: ±1 stands for the range of an actuator that has one."""
+        """(shift, scale, low, high) of the actions: ±1 are the ends of an actuator's range, if it has one."""
         return look(self).actions.meaning
 
     def open(self, count: int) -> "Threads":
-        """So many copies."""
+        """Make so many copies."""
         if self.workers.startswith("ray:"):
             raise InvalidInput("this task steps its copies in threads: workers must be auto or a number.")
         threads = simulations.cores() if self.workers == "auto" else max(int(self.workers), 1)
@@ -208,7 +208,7 @@ def of_task(task: MujocoTask) -> type[ThreadedTask]:
 
 @functools.lru_cache(maxsize=64)
 def look(task: ThreadedTask) -> Look:
-    """A first look at the task; everything that does not fit is refused here, before a run starts."""
+    """Look at the task for the first time, and refuse anything unsuitable before a run starts."""
     described = task.described()
     name = type(task).name.removeprefix(OBJECT) or described.title
     model = mujoco_package.compiled(mujoco_package.load(name), described.model, name)
@@ -242,7 +242,7 @@ def look(task: ThreadedTask) -> Look:
 
 
 def _actions(model: Model) -> spaces.Actions:
-    """An actuator without a range of its own takes any number."""
+    """The action space. An actuator without a range accepts any number."""
     low, high = np.asarray(model.actuator_ctrlrange, dtype=np.float32).astype(np.float64).T
     limited = np.asarray(model.actuator_ctrllimited, dtype=bool)
     low, high = np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
@@ -250,7 +250,7 @@ def _actions(model: Model) -> spaces.Actions:
 
 
 def _sized(found: Look, name: str) -> Look:
-    """The look with the sizes of observations and costs, which the functions tell."""
+    """The look with the sizes of observations and costs, which are found by calling the functions."""
     sight = Sight(found.described, found.model, _PROBED, 1)
     try:
         sight.begin(np.arange(_PROBED), [np.random.default_rng(i) for i in range(_PROBED)])
@@ -287,7 +287,7 @@ def _names(described: MujocoTask, costs: int) -> tuple[str, ...]:
 
 
 def _try_out(found: Look) -> None:
-    """A few steps, with everything watched that is watched in a run."""
+    """Take a few steps, with all checks of a run."""
     copies = Threads(found, _PROBED, 1)
     try:
         copies.reset([0, 0, 0, 0])
@@ -300,7 +300,7 @@ def _try_out(found: Look) -> None:
 
 
 class Sight:
-    """Simulations as a task's functions see them."""
+    """Simulations together with a task's functions, which are called with checks."""
 
     def __init__(self, described: MujocoTask, model: Model, count: int, threads: int) -> None:
         package = mujoco_package.load(described.title)
@@ -311,17 +311,17 @@ class Sight:
         self.observation = described.observation or _positions_and_velocities
         self.now = self._simulations.state()
         self.steps = [0] * count
-        """The step of its episode that each is in."""
+        """The step of the episode in each simulation."""
         self.first = 0
-        """The copy that a fault of all of them is told of."""
+        """The copy that is named in a fault of all copies."""
 
     @property
     def at(self) -> tuple[int, int]:
-        """Where all of them are, in a fault's words: a copy, and the step of its episode."""
+        """The copy and the step of its episode that a fault of all copies names."""
         return self.first, self.steps[self.first]
 
     def begin(self, which: np.ndarray, generators: Sequence[np.random.Generator]) -> None:
-        """Some copies, by index, start an episode."""
+        """Start an episode in some copies, given by index."""
         starts = [self._start(int(i), rng) for i, rng in zip(which, generators, strict=True)]
         with self._told():
             self._simulations.begin(which, *(np.stack(part) for part in zip(*starts, strict=True)))
@@ -345,7 +345,7 @@ class Sight:
         return given
 
     def advance(self, controls: np.ndarray) -> Step:
-        """One step of each."""
+        """Take one step in each copy."""
         with self._told():
             self._simulations.advance(controls)
         if self._described.breakdown == "raise" and (unstable := self._simulations.unstable()).any():
@@ -368,7 +368,7 @@ class Sight:
             raise host.Fault(i, self.steps[i], f"MuJoCo gave up on it: {said}") from None
 
     def asked(self, what: str, function: Callable[[Any], Any], about: Step | State) -> np.ndarray:
-        """What a function of the task says, as an array of numbers."""
+        """The value of one of the task's functions, checked to be an array of numbers."""
         try:
             value = np.asarray(function(about))
         except Exception as error:
@@ -380,7 +380,7 @@ class Sight:
     def shaped(
         self, what: str, function: Callable[[Any], Any], about: Step | State, shape: tuple[int, ...]
     ) -> np.ndarray:
-        """The same, of a shape that it must have."""
+        """The same, checked to have a given shape."""
         value = self.asked(what, function, about)
         if value.shape != shape:
             raise host.Fault(
@@ -389,7 +389,7 @@ class Sight:
         return value
 
     def close(self) -> None:
-        """Let go of the simulations."""
+        """Close the simulations."""
         self._simulations.close()
 
 
@@ -398,7 +398,7 @@ def _positions_and_velocities(state: State) -> np.ndarray:
 
 
 class Threads:
-    """Copies of a model, which threads advance while this one waits."""
+    """Copies of a model, which other threads advance while this one waits."""
 
     def __init__(self, found: Look, count: int, threads: int, step_seconds: float = 0.0) -> None:
         self.arrays = host.Arrays(found, count)
@@ -420,7 +420,7 @@ class Threads:
         self._working = False
 
     def step(self, *, last: bool) -> None:
-        """One step of each copy."""
+        """Step each copy once."""
         arrays, sight = self.arrays, self._sight
         self._working = True
         sight.steps, sight.first = arrays.step.tolist(), 0
@@ -455,7 +455,7 @@ class Threads:
             self._begin(which)
 
     def _charge(self, step: Step, numbers: np.ndarray) -> None:
-        """The expressions' costs, or the task's own."""
+        """Write the costs into the arrays: those of the expressions, or the task's own."""
         arrays = self.arrays
         if self._task.cost is not None and not self._found.costs:
             shape = (arrays.count, *self._found.cost_shape)
@@ -478,7 +478,7 @@ class Threads:
         return ended
 
     def _begin(self, which: np.ndarray) -> None:
-        """An episode of some copies, each from its own seed."""
+        """Begin an episode in some copies, each with its own seed."""
         arrays, sight = self.arrays, self._sight
         arrays.step[which] = 0
         sight.steps, sight.first = arrays.step.tolist(), int(which[0])
@@ -492,17 +492,17 @@ class Threads:
             raise host.Fault(bad, 0, "the observation of a reset is not finite", numerical=True)
 
     def _seed(self, i: int) -> int:
-        """Of the episode that a copy begins, by its place in its group."""
+        """The seed of the episode that a copy begins; it depends on the copy's place in its group."""
         group, place = divmod(i, self.arrays.count // len(self._entropy))
         return host.seed_of(self._entropy[group], place, int(self._episode[i]))
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """While entered, functions that take more than `step_seconds` are interrupted; only in the main thread."""
+        """A context in which functions that take more than `step_seconds` are interrupted; only in the main thread."""
         arrays = self.arrays
         return host.alarmed(
             self.step_seconds, lambda: (self._sight.at if self._working else None, int(arrays.step.sum()))
         )
 
     def close(self) -> None:
-        """Let go of the simulations."""
+        """Close the simulations."""
         self._sight.close()

@@ -1,9 +1,9 @@
-"""The JAX-native environments as `gymnasium.Env`s, registered as `apdo/PointGather-v0` and so on.
+"""The JAX environments as `gymnasium.Env`s, registered as `apdo/PointGather-v0` and so on.
 
-A step gives the costs in `info["costs"]` (a vector), and `info["cost"]` is their sum. The horizon truncates or
-terminates as the task says. Importing this module registers the ids:
+A step returns the costs in `info["costs"]` (a vector), and their sum in `info["cost"]`. At the horizon the episode is
+truncated or terminated, as the task says. Importing this module registers the ids:
 
-    gymnasium.make("apdo.envs.native:apdo/PointGather-v0")      imports it by itself
+    gymnasium.make("apdo.envs.native:apdo/PointGather-v0")      imports it automatically
 """
 
 import importlib
@@ -34,18 +34,18 @@ REGISTERED = {
     "WindTurbine": "wind-turbine",
     "Navigation": "navigation",
 }
-"""The name within `apdo/` ↦ the name here."""
+"""The name in Gymnasium, within `apdo/` ↦ the name in this library."""
 
 
 def register() -> None:
-    """Make the ids known to Gymnasium, unless they are already; importing this module does."""
+    """Register the ids with Gymnasium, unless that has been done. Importing this module calls it."""
     for name, task in REGISTERED.items():
         if f"apdo/{name}-v0" not in gymnasium.registry:
             gymnasium.register(id=f"apdo/{name}-v0", entry_point="apdo.envs.native:NativeEnv", kwargs={"name": task})
 
 
 class NativeEnv(gymnasium.Env[np.ndarray, Any]):
-    """One JAX-native environment behind Gymnasium's interface; options are those of the environment."""
+    """One JAX environment behind Gymnasium's interface; keyword arguments are the environment's options."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
 
@@ -60,7 +60,7 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
         if self.task.discrete_actions:
             self.action_space = gymnasium.spaces.Discrete(self.task.action_size)
         else:
-            # Nothing clips them, unless the task does; nominal actions lie within ±1.
+            # Actions are not clipped, unless by the task; nominal actions lie within ±1.
             self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.task.action_size,), np.float32)
         self._reset = jax.jit(lambda key: (state := self.task.reset(key), self.task.observe(state)))
         self._step = jax.jit(self.task.step)
@@ -81,7 +81,7 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
         return np.asarray(observation), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
-        """One step."""
+        """Take one step."""
         if self._key is None:
             raise gymnasium.error.ResetNeeded("reset comes before the first step")
         import jax
@@ -108,7 +108,7 @@ class NativeEnv(gymnasium.Env[np.ndarray, Any]):
         """The state as a picture, [height, width, 3]; None without a render mode."""
         if self.render_mode is None or self._state is None:
             return None
-        # By name, as the tasks themselves: they build on this package, not it on them.
+        # Imported by name: the tasks build on this package, not the other way round.
         drawing = importlib.import_module("apdo.tasks.drawing")
         return drawing.draw(self.task, self._state, self._caption())
 

@@ -1,9 +1,9 @@
-"""Copies of an environment in actors of Ray, on as many machines as the cluster has: `--workers ray:N`, apdo[ray].
+"""Copies of an environment in actors of Ray, on all machines of a cluster: `--workers ray:N`. Extra: apdo[ray].
 
-An actor steps its share through `host.Slice`, as a worker process does, so that what comes out is the same. An actor
-that dies, alone or with its machine, is replaced: the new one begins the collection again with the same seeds and is
-given the same actions, and the same episodes to give up. That brings an environment to where it was, if it does the
-same whenever it is reset with the same seed.
+An actor steps its share through `host.Slice`, as a worker process does, so the results are the same. An actor that
+dies, alone or with its machine, is replaced. The new actor starts the collection again with the same seeds, and
+receives the same actions and the same episodes to give up. This restores the state of an environment if it always does
+the same after a reset with the same seed.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from apdo.errors import InvalidInput
 
 PREFIX = "ray:"
 MOST_DEATHS = 3
-"""How often in a row an actor may die over the same step: an environment that ends its process ends every one."""
+"""How often in a row an actor may die in the same step; an environment that ends its process ends every actor."""
 _BACK = ("observation", "next_observation", "reward", "cost", "terminated", "truncated", "step")
 
 
 def package() -> Any:  # noqa: ANN401
-    """Ray itself; InvalidInput where it is not installed."""
+    """Import Ray; InvalidInput says if it is not installed."""
     for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}.items():
         os.environ.setdefault(name, value)
     try:
@@ -38,15 +38,15 @@ def package() -> Any:  # noqa: ANN401
 
 
 Work = tuple[str, np.ndarray]
-"""Of each copy: `_STEP` and its action, or `_RESTART` and whether its episode is given up."""
+"""For each copy: `_STEP` with its action, or `_RESTART` with whether its episode is given up."""
 _STEP, _RESTART = "step", "restart"
 
 
 class Share:
-    """What an actor does: it steps some of the copies. Plain values in and out; a fault is one of them."""
+    """The code of an actor, which steps some of the copies. Arguments and results are plain values; so are faults."""
 
     def __init__(self, plan: bytes, first: int, last: int, count: int, search: Sequence[str] = ()) -> None:
-        """`plan` as cloudpickle writes it; `search`: folders in which the run finds its modules."""
+        """`plan` is a `host.Plan`, serialised by cloudpickle; `search` are folders where the run finds modules."""
         self._made = plan, first, last, count
         sys.path += [folder for folder in search if folder not in sys.path]
         self._own: Slice | None = None
@@ -68,7 +68,7 @@ class Share:
         return self._own
 
     def play(self, entropy: Sequence[int] | None, given: Sequence[Work], last: bool) -> dict[str, Any]:
-        """Begin a collection, unless `entropy` is None, and do what is given; how the copies stand after it."""
+        """Begin a collection unless `entropy` is None, do the given work, and return the copies' state after it."""
         return self._told(lambda: self._play(entropy, given, last))
 
     def _play(self, entropy: Sequence[int] | None, given: Sequence[Work], last: bool) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Share:
 
 
 class RayWorkers:
-    """N copies in actors, which step their shares at the same time and are replaced when they die."""
+    """N copies in actors, which step their shares at the same time. An actor that dies is replaced."""
 
     def __init__(self, plan: Plan, count: int, workers: int, step_seconds: float = 0.0) -> None:
         self._ray = ray = package()
@@ -112,10 +112,10 @@ class RayWorkers:
         self._shares = [slice(bounds[w], bounds[w + 1]) for w in range(workers)]
         self._entropy: list[int] = []
         self._done: list[Work] = []
-        """What all copies have been given since the collection began."""
+        """The work of all copies since the collection began."""
         self._begun_here = not ray.is_initialized()
         self.replaced = 0
-        """How many actors have died so far."""
+        """The number of actors that have died so far."""
         try:
             self._payload = cloudpickle.dumps(plan)
         except Exception as error:
@@ -147,7 +147,7 @@ class RayWorkers:
         self._all(last=False, begins=True)
 
     def step(self, *, last: bool) -> None:
-        """One step of each copy."""
+        """Step each copy once."""
         self._done.append((_STEP, self.arrays.action.copy()))
         self._all(last=last, begins=False)
 
@@ -162,7 +162,7 @@ class RayWorkers:
             return self.actors[w].play.remote(self._entropy if begins else None, given, last)
 
         def again(w: int) -> Any:  # noqa: ANN401
-            """Everything since the collection began, for an actor that knows nothing of it."""
+            """Ask for everything since the collection began, for an actor that is new."""
             return self.actors[w].play.remote(self._entropy, self._given(w), last)
 
         seconds = self.step_seconds and self.step_seconds * max(s.stop - s.start for s in self._shares)
@@ -172,11 +172,11 @@ class RayWorkers:
                 getattr(self.arrays, name)[self._shares[w]] = found[name]
 
     def _given(self, w: int) -> list[Work]:
-        """What one actor's copies have been given since the collection began."""
+        """The work of one actor's copies since the collection began."""
         return [(word, value[self._shares[w]]) for word, value in self._done]
 
     def _take(self, w: int, asked: Any, seconds: float, again: Callable[[int], Any]) -> dict[str, Any]:  # noqa: ANN401
-        """An actor's answer; `again` asks one that has taken the place of a dead one."""
+        """An actor's answer. If the actor has died, it is replaced, and `again` asks the new one."""
         errors, first = self._ray.exceptions, self._shares[w].start
         at = (first, int(self.arrays.step[first]))
         for _ in range(MOST_DEATHS):
@@ -190,7 +190,7 @@ class RayWorkers:
                 self.replaced += 1
                 self.actors[w] = self._start(self._shares[w])
                 asked = again(w)
-                # It has to be started, and to catch up.
+                # The new actor needs time to start and to catch up.
                 seconds = seconds and host.START_SECONDS + seconds * (1 + len(self._done))
                 continue
             return _checked(found)
@@ -198,11 +198,11 @@ class RayWorkers:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Actors are watched in every step."""
+        """Do nothing: actors are watched in every step."""
         yield
 
     def close(self) -> None:
-        """End the actors, and leave a cluster that was joined for them."""
+        """End the actors, and leave the cluster if it was joined for them."""
         for actor in getattr(self, "actors", []):
             self._ray.kill(actor)
         self.actors = []
@@ -211,10 +211,10 @@ class RayWorkers:
 
 
 def _join(ray: Any) -> None:  # noqa: ANN401
-    """The cluster that RAY_ADDRESS names, or the one of this machine, begun if there is none."""
+    """Join the cluster that RAY_ADDRESS names, or the one on this machine; start one if there is none."""
     try:
         ray.init(log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-    except ValueError:  # a cluster that is there already takes no wishes
+    except ValueError:  # an existing cluster does not accept these settings
         ray.init(log_to_driver=False, logging_level="ERROR")
     except Exception as error:
         where = os.environ.get("RAY_ADDRESS", "this machine")

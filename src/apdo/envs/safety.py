@@ -1,11 +1,12 @@
-"""Ids of Safety-Gymnasium and of Bullet-Safety-Gym: which package knows an id, importing it, making its environments.
+"""Ids of Safety-Gymnasium and of Bullet-Safety-Gym: finds the package of an id, imports it, and makes environments.
 
-Both packages are extras that live in a Python of their own, and neither has had a release for years. Safety-Gymnasium
-does not even import under Python 3.11: its dataclasses have arrays as defaults, which `dataclasses` refuses since then.
-`load` imports it all the same. A worker process makes its environments by their ids, so that it comes through here too.
+Both packages are extras that need a Python of their own, and neither has had a release for years. Safety-Gymnasium
+cannot be imported under Python 3.11 without help: its dataclasses have arrays as defaults, which `dataclasses` refuses
+since then. `load` imports it nevertheless. A worker process makes environments by their ids, so it uses this module
+too.
 
-Its navigation tasks compile their model anew in every reset, and most of that time goes into decoding six pictures of a
-starry sky, which only a camera sees. `make` leaves the pictures out where there is no camera; nothing else changes.
+Its navigation tasks compile their model again in every reset. Most of that time is spent on decoding six pictures of a
+starry sky, which only a camera sees. `make` leaves the pictures out if there is no camera; nothing else changes.
 """
 
 import contextlib
@@ -32,9 +33,9 @@ T = TypeVar("T")
 Spec: TypeAlias = Any
 """A `gymnasium.envs.registration.EnvSpec`."""
 Env: TypeAlias = Any
-"""A `gymnasium.Env`, whose steps may give six values."""
+"""A `gymnasium.Env` whose steps may return six values."""
 _NEWEST = (3, 11)
-"""The newest Python that either package has what it needs for."""
+"""The newest Python for which both packages have their dependencies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +46,13 @@ class Family:
     module: str
     ids: re.Pattern[str]
     parts: tuple[str, ...]
-    """What to import."""
+    """The modules to import."""
     stderr: Callable[[], IO[str] | None]
-    """What is to stand for `sys.stderr` meanwhile."""
+    """Makes what replaces `sys.stderr` during the import."""
     install: str
-    """The commands that bring it, with pip."""
+    """The pip commands that install it."""
     packages: tuple[str, ...]
-    """What results depend on."""
+    """The packages that results depend on."""
 
 
 SAFETY_GYMNASIUM = Family(
@@ -59,7 +60,7 @@ SAFETY_GYMNASIUM = Family(
     module="safety_gymnasium",
     ids=re.compile(r"Safety\w+-v\d+", re.ASCII),
     parts=("safety_gymnasium",),
-    # Its dependencies print notices about tasks of theirs that are none of these, in every worker again.
+    # Its dependencies print notices about other tasks of theirs, again in every worker.
     stderr=io.StringIO,
     install="pip install 'apdo[safety-gymnasium-pip]' && "
     "pip install --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2",
@@ -70,17 +71,17 @@ BULLET = Family(
     module="bullet_safety_gym",
     ids=re.compile(r"Safety(?:Ball|Car|Drone|Ant)(?:Reach|Push|Circle|Run|Gather)-v\d+", re.ASCII),
     parts=("bullet_safety_gym", "bullet_safety_gym.envs.builder"),
-    # It holds back what its engine prints by C's name for the stream, which a notebook's or a test's stream lacks.
+    # To suppress its engine's output, it needs the stream's file descriptor, which streams of notebooks and tests lack.
     stderr=lambda: sys.__stderr__,
     install="pip install pybullet && pip install --no-deps bullet-safety-gym==1.4.0",
     packages=("gymnasium", "bullet-safety-gym", "pybullet"),
 )
 FAMILIES = (BULLET, SAFETY_GYMNASIUM)
-"""The narrower pattern comes first: SafetyCarCircle-v0 is Bullet's, SafetyCarCircle1-v0 is not."""
+"""The narrower pattern comes first: SafetyCarCircle-v0 belongs to Bullet, SafetyCarCircle1-v0 does not."""
 
 
 def family_of(name: str) -> Family | None:
-    """The package that an id belongs to; None for any other id, and for one that is registered by somebody else."""
+    """The package that an id belongs to; None for any other id, and for an id that another package has registered."""
     module, _, own = name.rpartition(":")
     for family in FAMILIES:
         if module in ("", family.module) and family.ids.fullmatch(own):
@@ -94,12 +95,12 @@ def _registered_by_another(name: str, family: Family) -> bool:
 
 
 def installed(family: Family) -> bool:
-    """Whether the package is there; it may still not import."""
+    """Whether the package is installed; its import may still fail."""
     return importlib.util.find_spec(family.module) is not None
 
 
 def load(family: Family, name: str = "") -> ModuleType:
-    """The package, imported; InvalidInput says how to install it, and what needs it."""
+    """Import the package. InvalidInput says what needs it and how to install it."""
     needs = f"{name or 'this'} needs {family.title}"
     if family.module in sys.modules:
         return sys.modules[family.module]
@@ -123,18 +124,18 @@ def load(family: Family, name: str = "") -> ModuleType:
 
 
 def make(family: Family, name: str, **options: object) -> Env:
-    """The environment of an id, without its package's checks of every step."""
+    """Make the environment of an id, without its package's checks in every step."""
     own = name.rpartition(":")[2]
     return _made(_maker(load(family, name), own), own, **options)
 
 
 def make_again(family: Family, spec: Spec, **options: object) -> Env:
-    """Another environment like the one that has this specification."""
+    """Make another environment with the same specification."""
     return _made(_maker(load(family, spec.id), spec.id), spec, **options)
 
 
 def _maker(package: ModuleType, name: str) -> Callable[..., Env]:
-    """Safety-Gymnasium's own `make` where a step gives six values: Gymnasium's time limit would not pass them on."""
+    """Safety-Gymnasium's own `make` if steps return six values: Gymnasium's time limit would not accept them."""
     gymnasium = importlib.import_module("gymnasium")
     is_safe = package.__name__ == SAFETY_GYMNASIUM.module and "Gymnasium-" not in name
     return package.make if is_safe else gymnasium.make
@@ -142,15 +143,16 @@ def _maker(package: ModuleType, name: str) -> Callable[..., Env]:
 
 def _made(maker: Callable[..., Env], what: str | Spec, **options: object) -> Env:
     with warnings.catch_warnings():
-        # Bullet's spaces have bounds that their own type cannot hold, and become infinite as they are meant to be.
+        # The bounds of Bullet's spaces are too large for their own type, and become infinite, as they should.
         warnings.filterwarnings("ignore", message="overflow encountered in cast", category=RuntimeWarning)
         return _settled(without_sky(maker(what, disable_env_checker=True, **options)))
 
 
 def _settled(env: Env) -> Env:
-    """The environment after a first reset, where that computes one step of physics less than all later ones.
+    """The environment after a first reset, if that reset computes one step of physics less than all later ones.
 
-    The difference is in the last bits, but a run that is resumed begins with a first reset and is to give the same.
+    The difference is only in the last bits. But a resumed run begins with a first reset, and must give the same
+    results.
     """
     if hasattr(getattr(env.unwrapped, "task", None), "_build"):
         env.reset(seed=0)
@@ -158,7 +160,7 @@ def _settled(env: Env) -> Env:
 
 
 def without_sky(env: Env) -> Env:
-    """The same environment with a sky of one colour, unless it is looked at by a camera."""
+    """The same environment with a sky of one colour, unless a camera looks at it."""
     task: Any = getattr(env.unwrapped, "task", None)
     build = getattr(task, "_build", None)
     if build is None or getattr(task, "observe_vision", True) or env.render_mode is not None:
@@ -177,7 +179,7 @@ def without_sky(env: Env) -> Env:
 
 
 class _PlainSky:
-    """Stands for the module `yaml` while a world is built; `load` gives what the file says, but for the sky."""
+    """Replaces the module `yaml` while a world is built; `load` returns the content of the file with a plain sky."""
 
     FullLoader = None
 
@@ -197,7 +199,7 @@ def _assets(path: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _silent(stream: IO[str]) -> Iterator[None]:  # noqa: ARG001
-    """While entered, what compiled code prints to the standard output is dropped, whatever `sys.stdout` is."""
+    """A context in which output of compiled code to the standard output is dropped, whatever `sys.stdout` is."""
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:
@@ -211,9 +213,9 @@ def _silent(stream: IO[str]) -> Iterator[None]:  # noqa: ARG001
 
 @contextlib.contextmanager
 def array_defaults() -> Iterator[None]:
-    """While entered, a dataclass may have an array as a default, which all its instances then share.
+    """A context in which a dataclass may have an array as a default. All its instances then share the array.
 
-    That is what Python up to 3.10 made of such a class.
+    Python up to 3.10 treats such classes in this way.
     """
     strict: Any = dataclasses.dataclass
 

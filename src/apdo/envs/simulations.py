@@ -1,10 +1,10 @@
-"""N simulations of one MuJoCo model, advanced side by side on threads: the same bits as one after the other.
+"""N simulations of one MuJoCo model, advanced side by side on threads, with the same bits as one after the other.
 
-There are two ways. `Batched` is MuJoCo's own, `mujoco.batch`, since release 3.17: a row of numbers for each simulation,
-solver's warm start included, which a pool of threads loads, advances and saves. `Looped` is one `MjData` for each
-simulation and threads of Python's, which MuJoCo's steps run beside each other: for older releases, and for the forces
-that only `mj_rnePostConstraint` computes after a step. (`mujoco.rollout` would be a third, but it does not give the
-warm start back: called for one step after another, its trajectories are not those of `mj_step`.)
+There are two ways. `Batched` uses MuJoCo's own `mujoco.batch`, which exists since release 3.17: each simulation is a
+row of numbers, including the solver's warm start, which a pool of threads loads, advances and saves. `Looped` has an
+`MjData` for each simulation and Python threads, because MuJoCo's steps can run in parallel. It is for older releases,
+and for the forces that only `mj_rnePostConstraint` computes after a step. (`mujoco.rollout` would be a third way. But
+it does not return the warm start: called step by step, its trajectories are not those of `mj_step`.)
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from apdo.envs.mujoco_package import Model
 from apdo.errors import InvalidInput
 
 FORCES = ("cacc", "cfrc_int", "cfrc_ext")
-"""Fields that a step does not compute: accelerations and forces of bodies, contacts included."""
+"""Fields that a step does not compute: the accelerations and forces of bodies, including contacts."""
 _UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC")
 
 
 class Broken(Exception):
-    """MuJoCo gave up on a simulation: which, and what it said."""
+    """MuJoCo stopped a simulation with an error: the simulation's index and the message."""
 
     def __init__(self, simulation: int, said: str) -> None:
         super().__init__(simulation, said)
@@ -37,14 +37,14 @@ class Broken(Exception):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class State:
-    """N simulations at one moment; every array has them as its first axis, and is only to be read."""
+    """N simulations at one moment. The first axis of every array are the simulations; they must not be changed."""
 
     qpos: np.ndarray
     """Positions, [N, nq]."""
     qvel: np.ndarray
     """Velocities, [N, nv]."""
     fields: Mapping[str, np.ndarray]
-    """What else was asked for of `mjData`, as MuJoCo leaves it: after a step, that is from before its last substep."""
+    """Other arrays of `mjData` that were asked for. After a step they are from before its last substep."""
     model: Model
     """The `MjModel`."""
 
@@ -54,30 +54,30 @@ class Simulations(Protocol):
     """N simulations of a model."""
 
     def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Some of them, by index, start anew from positions [K, nq] and velocities [K, nv]; raises `Broken`."""
+        """Restart some of them, given by index, from positions [K, nq] and velocities [K, nv]; raises `Broken`."""
         ...
 
     def advance(self, controls: np.ndarray) -> None:
-        """Each takes the steps of one action, [N, nu]; raises `Broken`."""
+        """Take the simulation steps of one action in each, [N, nu]; raises `Broken`."""
         ...
 
     def state(self) -> State:
-        """Where they are, in arrays of its own."""
+        """The present state, in new arrays."""
         ...
 
     def unstable(self) -> np.ndarray:
-        """Which of them MuJoCo has set back to the model's own start since they began, as it does with NaN, [N]."""
+        """Which simulations MuJoCo has reset to the model's start since they began, as it does after NaN, [N]."""
         ...
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """End the threads."""
         ...
 
 
 def simulate(
     package: ModuleType, model: Model, count: int, threads: int, frame_skip: int, fields: Sequence[str]
 ) -> Simulations:
-    """So many simulations, in the faster of the two ways that gives these fields."""
+    """Make so many simulations, in the faster of the two ways that has these fields."""
     check_fields(package, model, fields)
     has_batch = importlib.util.find_spec("mujoco.batch") is not None
     kind = Batched if has_batch and not set(fields) & set(FORCES) else Looped
@@ -85,7 +85,7 @@ def simulate(
 
 
 def check_fields(package: ModuleType, model: Model, fields: Sequence[str]) -> None:
-    """Raise InvalidInput for names that are no arrays of fixed size in `mjData`."""
+    """Raise InvalidInput for a name that is not an array of fixed size in `mjData`."""
     data = package.MjData(model)
     for name in fields:
         found = getattr(data, name, None)
@@ -94,12 +94,12 @@ def check_fields(package: ModuleType, model: Model, fields: Sequence[str]) -> No
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Batched:
-    """`mujoco.batch`: states are rows of an array, and MuJoCo's own threads advance them."""
+    """Uses `mujoco.batch`: states are rows of an array, and MuJoCo's own threads advance them."""
 
     def __init__(
         self, package: ModuleType, model: Model, count: int, threads: int, frame_skip: int, fields: Sequence[str]
@@ -113,14 +113,14 @@ class Batched:
         self._warnings = _unstable(package)
 
     def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Reset, write, and compute what follows from it, the first warm start included."""
+        """Reset, set positions and velocities, and compute what follows from them, with the first warm start."""
         with self._told():
             self._batch.reset(which, stage=self._start)
             self._qpos[which], self._qvel[which] = qpos, qvel
             self._batch.forward(which)
 
     def advance(self, controls: np.ndarray) -> None:
-        """One call for all."""
+        """Advance all simulations in one call."""
         self._ctrl[:] = controls
         with self._told():
             self._batch.step(nstep=self._frame_skip)
@@ -134,21 +134,21 @@ class Batched:
             raise Broken(first, self._batch.error(first)) from None
 
     def state(self) -> State:
-        """Copies of the rows."""
+        """The present state, in copies of the rows."""
         fields = {name: _kept(live.copy()) for name, live in self._fields.items()}
         return State(_kept(self._qpos.copy()), _kept(self._qvel.copy()), fields, self._model)
 
     def unstable(self) -> np.ndarray:
-        """By the counts of MuJoCo's warnings, which a reset clears."""
+        """From MuJoCo's counts of warnings, which a reset clears."""
         return self._batch.warning[:, self._warnings, 1].sum(axis=1) > 0
 
     def close(self) -> None:
-        """The threads end with the last reference."""
+        """Drop the last reference, which ends the threads."""
         self._batch = None
 
 
 class Looped:
-    """An `MjData` for each simulation, which this thread and its helpers take in turn."""
+    """Has an `MjData` for each simulation; this thread and its helpers take the next one in turn."""
 
     def __init__(
         self, package: ModuleType, model: Model, count: int, threads: int, frame_skip: int, fields: Sequence[str]
@@ -167,7 +167,7 @@ class Looped:
         return [getattr(data, name) for data in self._datas]
 
     def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Reset, write, and compute what follows from it, the first warm start included."""
+        """Reset, set positions and velocities, and compute what follows from them, with the first warm start."""
         for place, i in enumerate(which.tolist()):
             self._package.mj_resetData(self._model, self._datas[i])
             self._live["qpos"][i][:], self._live["qvel"][i][:] = qpos[place], qvel[place]
@@ -177,7 +177,7 @@ class Looped:
                 raise Broken(i, str(error)) from None
 
     def advance(self, controls: np.ndarray) -> None:
-        """Whoever is free takes the next simulation."""
+        """Advance all simulations; a thread that is free takes the next one."""
         for control, given in zip(self._live["ctrl"], controls, strict=True):
             control[:] = given
         todo = iter(range(len(self._datas)))
@@ -199,18 +199,18 @@ class Looped:
                 raise Broken(i, str(error)) from None
 
     def state(self) -> State:
-        """Gathered from each."""
+        """The present state, gathered from all simulations."""
         fields = {name: _kept(np.stack(self._live[name])) for name in self._fields}
         qpos, qvel = (_kept(np.stack(self._live[name])) for name in ("qpos", "qvel"))
         return State(qpos, qvel, fields, self._model)
 
     def unstable(self) -> np.ndarray:
-        """By the counts of MuJoCo's warnings, which a reset clears."""
+        """From MuJoCo's counts of warnings, which a reset clears."""
         counts = np.stack(self._counts)[:, self._warnings]
         return counts.sum(axis=1) > 0
 
     def close(self) -> None:
-        """Send the helpers home."""
+        """End the helper threads."""
         if self._pool:
             self._pool.shutdown()
 
@@ -221,6 +221,6 @@ def _unstable(package: ModuleType) -> list[int]:
 
 
 def _kept(array: np.ndarray) -> np.ndarray:
-    """The array, not to be written to."""
+    """The array, made read-only."""
     array.flags.writeable = False
     return array

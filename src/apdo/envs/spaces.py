@@ -1,12 +1,12 @@
 """Gymnasium's spaces as the vectors that networks read and write.
 
-An observation of any supported kind becomes one vector: numbers as they are (an image row by row), a choice among n as
-a one-hot vector of n, a Dict in the order of its keys (Gymnasium sorts them) and a Tuple in its own order. An action is
-a vector, or a choice given as a one-hot vector. Where an action is several choices, every combination of them is one
-choice.
+An observation of any supported kind becomes one vector: numbers stay as they are (an image row by row), a choice among
+n becomes a one-hot vector of n, a Dict is joined in the order of its keys (Gymnasium sorts them), and a Tuple in its
+own order. An action is a vector, or a choice, which is given as a one-hot vector. If an action consists of several
+choices, every combination of them is one choice.
 
-**What an action of the policy means.** Where an entry of a Box has two finite bounds, ±1 stands for them and everything
-beyond is clipped; where it has not, the number is given as it is, clipped to a bound that exists.
+**What an action of the policy means.** If an entry of a Box has two finite bounds, ±1 are these bounds, and everything
+beyond is clipped. Otherwise the number is passed on as it is, clipped to the bound that exists, if any.
 """
 
 import dataclasses
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES = 10**6
 MOST_COMBINATIONS = 4096
-"""Of several choices: a policy has an output for each combination."""
+"""For several choices: a policy has an output for each combination."""
 
 Observed: TypeAlias = Any
-"""An observation as an environment gives it."""
+"""An observation as an environment returns it."""
 Write: TypeAlias = Callable[[Observed, np.ndarray], None]
-"""(observation, the vector to fill); raises `Mismatch`."""
+"""Writes an observation into a vector: (observation, the vector to fill). Raises `Mismatch`."""
 
 
 class Mismatch(ValueError):
-    """An observation that is not of its space; the message says how."""
+    """An observation does not fit its space; the message says how."""
 
 
 def flattener(space: "Space[Any]") -> tuple[int, Write]:
-    """How many entries an observation has as a vector, and what writes them."""
+    """The number of entries of an observation as a vector, and a function that writes them."""
     size, write = _flattener(space, "")
     if not 0 < size <= MOST_ENTRIES:
         raise InvalidInput(f"an observation must have 1 to {MOST_ENTRIES:,} numbers, and this space has {size:,}.")
@@ -44,11 +44,11 @@ def flattener(space: "Space[Any]") -> tuple[int, Write]:
 
 
 LEAST_SIDE, MOST_CHANNELS = 8, 16
-"""What an image has at least in height and width, and at most in channels."""
+"""The least height and width of an image, and the most channels."""
 
 
 def image(space: "Space[Any]") -> tuple[int, int, int] | None:
-    """Height, width and channels where an observation is an image: a Box of bytes with three axes, channels last."""
+    """Height, width and channels if an observation is an image (a Box of bytes with three axes, channels last)."""
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
@@ -132,18 +132,18 @@ def _together(parts: list[tuple[Any, int, Write]], kind: type, name: str) -> tup
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What there is to choose: one thing of several, or one of each of several kinds."""
+    """The choices of an action: one choice of one kind, or one of each of several kinds."""
 
     counts: tuple[int, ...]
-    """How many there are, by kind."""
+    """The number of choices of each kind."""
     start: tuple[int, ...]
-    """The number of the first, by kind."""
+    """The number of the first choice of each kind."""
     shape: tuple[int, ...] = ()
-    """Of the environment's action; () where there is a single kind and the action a plain number."""
+    """The shape of the environment's action; () if there is one kind and the action is a plain number."""
 
     @property
     def size(self) -> int:
-        """How many combinations there are."""
+        """The number of combinations."""
         return math.prod(self.counts)
 
     def table(self) -> np.ndarray:
@@ -152,12 +152,12 @@ class Choices:
         return (kinds + np.asarray(self.start)).reshape(self.size, *self.shape).astype(np.int64)
 
     def plain(self) -> dict[str, list[int]]:
-        """As `run.json` has it."""
+        """The choices as an entry of `run.json`."""
         return {name: list(values) for name, values in dataclasses.asdict(self).items()}
 
     @staticmethod
     def of_plain(plain: object) -> "Choices":
-        """What `plain` was made of."""
+        """The choices from such an entry."""
         names = ("counts", "start", "shape")
         values = [plain.get(name) if isinstance(plain, dict) else None for name in names]
         if not all(isinstance(each, list) and all(type(one) is int for one in each) for each in values):
@@ -172,12 +172,12 @@ class Actions:
 
     size: int
     choices: Choices | None
-    """None where an action is a vector."""
+    """None if an action is a vector."""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     low: np.ndarray
     high: np.ndarray
-    """Bounds by entry, [A]; infinite where there is none."""
+    """Bounds by entry, [A]; infinite if there is none."""
 
     @property
     def discrete(self) -> bool:
@@ -186,12 +186,12 @@ class Actions:
 
     @property
     def entries(self) -> int:
-        """How many numbers a cost sees of an action: those of the environment, or a one-hot vector of one choice."""
+        """How many numbers of an action a cost sees: the environment's own, or a one-hot vector for a single choice."""
         return len(self.choices.counts) if self.choices is not None and self.choices.shape else self.size
 
     @property
     def shift(self) -> np.ndarray:
-        """What an action of 0 means, [A]: the middle of two finite bounds."""
+        """What an action of 0 means, [A]: the middle between two finite bounds."""
         return np.where(self._bounded, 0.5 * (self._low + self._high), 0.0)
 
     @property
@@ -201,7 +201,7 @@ class Actions:
 
     @property
     def meaning(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(shift, scale, low, high), with bounds that single precision can hold."""
+        """(shift, scale, low, high), with bounds that single precision can represent."""
         largest = np.finfo(np.float32).max
         return self.shift, self.scale, np.maximum(self.low, -largest), np.minimum(self.high, largest)
 
@@ -218,7 +218,7 @@ class Actions:
         return np.where(self._bounded, self.high, 0.0)
 
     def translator(self) -> Callable[[np.ndarray], tuple[np.ndarray, Any]]:
-        """[N, A] ↦ the same as numbers that costs speak of, and what to index for each environment's action."""
+        """A function from actions [N, A] to the numbers that costs use, and to the environments' actions."""
         if self.choices is not None:
             table, dtype = self.choices.table(), self.dtype
             several = bool(self.choices.shape)
@@ -241,7 +241,7 @@ class Actions:
 
 
 def choices(space: "Space[Any]") -> Choices | None:
-    """What there is to choose; None in a space that has other actions."""
+    """The choices of an action space; None if its actions are vectors."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
@@ -256,7 +256,7 @@ def choices(space: "Space[Any]") -> Choices | None:
 
 
 def actions(space: "Space[Any]") -> Actions:
-    """A Box, or a space of choices; others are refused."""
+    """The actions of a Box, or of a space of choices; other spaces are refused."""
     from gymnasium import spaces
 
     found = choices(space)

@@ -1,4 +1,4 @@
-"""What every task says of itself, wherever its environments run. No JAX: worker processes read this too."""
+"""The attributes that describe every task, wherever its environments run. No JAX: worker processes import this too."""
 
 from typing import Protocol, runtime_checkable
 
@@ -9,12 +9,12 @@ class Task(Protocol):
 
     @property
     def observation_size(self) -> int:
-        """Entries of an observation."""
+        """The number of entries of an observation."""
         ...
 
     @property
     def action_size(self) -> int:
-        """Entries of an action."""
+        """The number of entries of an action."""
         ...
 
     @property
@@ -29,7 +29,7 @@ class Task(Protocol):
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """The limit that the task's source gives for each cost; empty where it gives none."""
+        """The limit of each cost in the task's source; empty if it has none."""
         ...
 
     @property

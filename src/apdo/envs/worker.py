@@ -1,4 +1,4 @@
-"""A worker process of `apdo.envs.host.Workers`: `python -m apdo.envs.worker`, with the numbers that `NAMES` names."""
+"""A worker process of `apdo.envs.host.Workers`: `python -m apdo.envs.worker`, with the numbers listed in `NAMES`."""
 
 import sys
 

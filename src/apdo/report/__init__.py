@@ -1,1 +1,1 @@
-"""Reports on finished and running trainings: they read run folders and nothing else."""
+"""Reports on finished and running trainings. They read only run folders."""

@@ -1,7 +1,7 @@
-"""The paper's claims about point-gather next to what was measured.
+"""The paper's claims about point-gather, compared with what was measured.
 
-A verdict follows from the measured interval alone: where it holds the paper's number, the claim holds; where it does
-not, the claim does not; and where seeds are too few to tell, it says so.
+A verdict follows from the measured interval alone. The claim holds if the interval contains the paper's number, and
+does not hold otherwise. If there are too few seeds to decide, the verdict says so.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ class Claim:
 def claims(
     runs: Mapping[str, Run], target: Target, optimal: OptimalMultiplier | None, steps: Mapping[str, Mapping[float, str]]
 ) -> list[Claim]:
-    """The claims that can be judged from the arms at hand.
+    """The claims that the available arms can judge.
 
-    `runs` has the arms by their names in `apdo reproduce`; `steps` has, by algorithm, the arm of each dual step.
+    `runs` has the arms by their names in `apdo reproduce`. `steps` has, for each algorithm, the arm of each dual step.
     """
     apdo, pdo, cpo = (runs.get(name) for name in ("apdo-k5", "pdo-0.1", "cpo"))
     found: list[Claim] = []
@@ -58,7 +58,7 @@ def claims(
 
 
 def show(estimate: Estimate, unit: str = "") -> str:
-    """An estimate in words: `47 [43, 52]`, with `never` for infinity."""
+    """An estimate as text: `47 [43, 52]`, with `never` for infinity."""
     text = number(estimate.value) + unit
     if math.isnan(estimate.low) or math.isnan(estimate.high) or math.isinf(estimate.low):
         return text
@@ -66,7 +66,7 @@ def show(estimate: Estimate, unit: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """Three digits of a number; `never` for infinity."""
+    """A number with three digits; `never` for infinity."""
     if math.isinf(value):
         return "never"
     if math.isnan(value):
@@ -185,7 +185,7 @@ def _after(found: Estimate) -> str:
 
 
 def _times(found: Estimate) -> str:
-    """A ratio in words; a ratio without bound is no `never`."""
+    """A ratio as text. An infinite ratio is not called `never`."""
     if math.isnan(found.value):
         return "unknown, as too few seeds get there"
     if math.isnan(found.low):

@@ -1,8 +1,8 @@
-"""What the seeds of an algorithm came to, and how two algorithms compare.
+"""Summaries of the seeds of an algorithm, and comparisons of two algorithms.
 
-Times are counted in epochs until something holds; a seed for which it never does counts as infinity, not as missing.
-Their middle is the median, which such a seed cannot spoil; everything else is an interquartile mean. Every number comes
-with the 95 % bootstrap interval over whole seeds. The axes are S seeds, E epochs and m constraints.
+Times are numbers of epochs until something holds. A seed for which it never holds counts as infinity, not as missing.
+Times are averaged by the median, which such a seed cannot spoil; all other numbers by the interquartile mean. Every
+number has a 95 % bootstrap interval over whole seeds. The axes are S seeds, E epochs and m constraints.
 """
 
 import dataclasses
@@ -21,54 +21,54 @@ from apdo.report.statistics import Statistic, bootstrap_interval, interquartile_
 Values = NDArray[np.float64]
 
 LAST = 10
-"""Epochs at the end of a run whose mean is the final return and cost."""
+"""The final return and cost are means over so many epochs at the end of a run."""
 
-# Stands for infinity where differences are formed. No run has more than the square root of it in epochs.
+# This number replaces infinity in differences. No run has more epochs than its square root.
 _NEVER = 1e12
 _NEVER_FROM = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval. Infinity stands for never; the interval of a single seed is NaN."""
+    """A number with its 95 % interval. Infinity means never. The interval of a single seed is NaN."""
 
     value: float
     low: float = math.nan
     high: float = math.nan
 
     def scaled(self, factor: float) -> "Estimate":
-        """The same in another unit."""
+        """The same estimate in another unit."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What counts as solved: the trailing means over `window` epochs have this return, and costs within the limits."""
+    """When the task counts as solved: trailing means over `window` epochs reach this return and keep the limits."""
 
     reward: float = 11.0
     slack: float = 0.05
-    """By which part of itself a limit may be exceeded."""
+    """The share of a limit by which a cost may exceed it."""
     window: int = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimalMultiplier:
-    """λ*, where the settled cost of a fixed multiplier crosses the limit."""
+    """λ*: the multiplier at which the settled cost of a run with a fixed multiplier crosses the limit."""
 
     estimate: Estimate
     grid: tuple[float, ...]
-    """The multipliers that were held fixed, ascending."""
+    """The fixed multipliers, ascending."""
     cost: tuple[Estimate, ...]
-    """The settled cost of each."""
+    """The settled cost of each multiplier."""
     settled: Values
     """The settled cost of each seed, [S, V]."""
     enclosed: bool
-    """Whether the cost crosses the limit within the grid; if not, the nearer end stands for λ*."""
+    """Whether the cost crosses the limit within the grid. If not, the estimate is the nearer end of the grid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What the seeds of one arm came to."""
+    """A summary of the seeds of one arm."""
 
     seeds: int
     epochs: int
@@ -80,17 +80,17 @@ class Summary:
     feasible: int
     """How many seeds came within the limits (trailing mean, with the target's slack)."""
     to_feasible: Estimate
-    """Epochs until then."""
+    """Epochs until a seed came within the limits."""
     final_return: Estimate
     final_cost: tuple[Estimate, ...]
     violation: Estimate
-    """The area of the costs above their limits over training, in cost × epochs."""
+    """The sum over training of the costs' excess over their limits, in cost × epochs."""
     multiplier_error: Estimate | None
-    """The mean over training of |λ - λ*|; None where there is no multiplier or no λ*."""
+    """The mean over training of |λ - λ*|; None without a multiplier or without λ*."""
     adjusted: Estimate | None
-    """The median over seeds of the multiplier that an adjustment set; None where nothing is adjusted."""
+    """The median over seeds of the multiplier that an adjustment set; None without an adjustment."""
     adjusted_range: tuple[float, float] | None
-    """Its smallest and its largest seed."""
+    """Its smallest and its largest value over seeds."""
 
     @property
     def samples_to_target(self) -> Estimate:
@@ -99,7 +99,7 @@ class Summary:
 
 
 def join(runs: Sequence[Run]) -> Run:
-    """Runs of the same settings with different seeds, as one run; epochs that not all of them have are left out."""
+    """Join runs of the same settings with different seeds. Epochs that not all of them have are left out."""
     if not runs:
         raise InvalidInput("there is no run to join.")
     if len(runs) == 1:
@@ -126,7 +126,7 @@ def join(runs: Sequence[Run]) -> Run:
 
 
 def take(run: Run, seeds: Sequence[int]) -> Run:
-    """The run with only those of its seeds that are named."""
+    """The run with only the named seeds."""
     kept = [i for i, seed in enumerate(run.seeds) if seed in seeds]
     chosen = tuple(run.seeds[i] for i in kept)
     metrics = {name: values[kept] for name, values in run.metrics.items()}
@@ -138,7 +138,7 @@ def take(run: Run, seeds: Sequence[int]) -> Run:
 
 
 def trailing_mean(values: Values, window: int) -> Values:
-    """The mean over the last `window` epochs, [S, E, ...] to the same; NaN before there are so many."""
+    """The mean over the last `window` epochs, [S, E, ...] to the same; NaN for the first `window` - 1 epochs."""
     result = np.full(values.shape, np.nan)
     if values.shape[1] >= window:
         windows = np.lib.stride_tricks.sliding_window_view(values, window, axis=1)
@@ -147,31 +147,31 @@ def trailing_mean(values: Values, window: int) -> Values:
 
 
 def epochs_until(holds: NDArray[np.bool_], epochs: NDArray[np.int64]) -> Values:
-    """How many epochs each seed had done when it first held, [S, E] to [S]; infinity where it never did."""
+    """After how many epochs a condition first held in each seed, [S, E] to [S]; infinity if it never did."""
     first = np.argmax(holds, axis=1)
     return np.where(holds.any(axis=1), epochs[first] + 1.0, np.inf)
 
 
 def within_limits(run: Run, target: Target) -> NDArray[np.bool_]:
-    """Whether the trailing mean of every cost is within its limit and the target's slack, [S, E]."""
+    """Whether the trailing mean of every cost is within its limit plus the target's slack, [S, E]."""
     limits = np.asarray(run.limits)
     allowed = limits + target.slack * np.abs(limits)
     return np.all(trailing_mean(run.metrics["cost"], target.window) <= allowed, axis=-1)
 
 
 def to_target(run: Run, target: Target) -> Values:
-    """Epochs until each seed met the target, [S]."""
+    """The epochs until each seed met the target, [S]."""
     good = trailing_mean(run.metrics["return"], target.window) >= target.reward
     return epochs_until(good & within_limits(run, target), run.epochs)
 
 
 def to_feasible(run: Run, target: Target) -> Values:
-    """Epochs until each seed first came within the limits, [S]."""
+    """The epochs until each seed first came within the limits, [S]."""
     return epochs_until(within_limits(run, target), run.epochs)
 
 
 def violation(run: Run) -> Values:
-    """The area of the costs above their limits, summed over the constraints, in cost × epochs, [S]."""
+    """The sum over epochs and constraints of the costs' excess over their limits, in cost × epochs, [S]."""
     return np.maximum(run.metrics["cost"] - np.asarray(run.limits), 0.0).sum(axis=(1, 2))
 
 
@@ -183,7 +183,7 @@ def multiplier_error(run: Run, optimal: float) -> Values | None:
 
 
 def adjusted_multiplier(run: Run) -> Values | None:
-    """The multiplier that the adjustment set, [S]; None where there was none, or with several constraints."""
+    """The multiplier that the adjustment set, [S]; None without an adjustment, or with several constraints."""
     epoch = run.adjustment_epoch
     if "adjusted_multiplier" not in run.metrics or epoch not in run.epochs or len(run.limits) != 1:
         return None
@@ -199,7 +199,7 @@ def middle(values: Values) -> Estimate:
 
 
 def median(values: Values) -> Estimate:
-    """The median over the seeds, some of which may be infinite; between a finite and an infinite one it is infinite."""
+    """The median over the seeds. Between a finite and an infinite value it is infinite."""
     finite = np.where(np.isposinf(values), _NEVER, values)
     found = _estimate(partial(np.median, axis=0), finite)
     return Estimate(*(math.inf if number > _NEVER_FROM else number for number in dataclasses.astuple(found)))
@@ -208,8 +208,8 @@ def median(values: Values) -> Estimate:
 def ratio(slower: Values, faster: Values) -> Estimate:
     """The ratio of two medians of times over independent seeds, with its own interval.
 
-    Where both medians are infinite the ratio can be anything: its value is NaN, and the interval reaches to the end on
-    both sides as far as resamples of that kind do.
+    If both medians are infinite, the ratio is undefined: its value is NaN. Resamples in which both are infinite count
+    as 0 for the lower end of the interval and as infinity for the upper end.
     """
     value = _quotient(median(slower).value, median(faster).value)
     if min(len(slower), len(faster)) < 2:
@@ -231,7 +231,7 @@ def ratio(slower: Values, faster: Values) -> Estimate:
 
 
 def summarise(run: Run, target: Target, optimal: OptimalMultiplier | None = None) -> Summary:
-    """What the seeds of a run came to."""
+    """Summarise the seeds of a run."""
     reached, feasible = to_target(run, target), to_feasible(run, target)
     costs = run.metrics["cost"][:, -LAST:].mean(axis=1)
     error = None if optimal is None else multiplier_error(run, optimal.estimate.value)
@@ -257,10 +257,10 @@ def summarise(run: Run, target: Target, optimal: OptimalMultiplier | None = None
 
 
 def crossing(grid: Values, cost: Values, limit: float) -> float:
-    """Where a cost that falls with the multiplier crosses the limit, between two multipliers linearly.
+    """Where a cost that decreases with the multiplier crosses the limit, linearly between two multipliers.
 
-    The costs are first made to fall, by the nearest falling sequence (isotonic regression): noise gives them no second
-    crossing. Where they do not cross the limit, the nearer end of the grid is returned.
+    The costs are first replaced by the nearest decreasing sequence (isotonic regression), so that noise causes no
+    second crossing. If they do not cross the limit, the result is the nearer end of the grid.
     """
     falling = isotonic_regression(cost, increasing=False).x
     within = np.flatnonzero(falling <= limit)
@@ -274,9 +274,9 @@ def crossing(grid: Values, cost: Values, limit: float) -> float:
 
 
 def optimal_multiplier(runs: Mapping[float, Run], last: int) -> OptimalMultiplier:
-    """λ* from runs by their fixed multiplier, from the mean cost over seeds and the last so many epochs.
+    """Estimate λ* from runs with fixed multipliers, by the mean cost over seeds and the `last` epochs.
 
-    The interval is the bootstrap's over seeds; for a single seed, the two neighbours on the grid.
+    The interval is a bootstrap interval over seeds. For a single seed, it is the two neighbours on the grid.
     """
     ordered = sorted(runs)
     common = sorted(set.intersection(*(set(run.seeds) for run in runs.values())))

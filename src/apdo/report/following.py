@@ -1,4 +1,4 @@
-"""Run folders that are being written, followed: each look reads only what is new since the last one."""
+"""Follows run folders while they are written. Each look reads only what is new since the last one."""
 
 import dataclasses
 import json
@@ -11,15 +11,15 @@ from apdo.errors import InvalidInput
 from apdo.report import runs
 
 _MOST_AT_ONCE = 2**26
-"""Bytes of metrics that one look reads; the next one goes on from there."""
+"""The most bytes of metrics that one look reads; the next look continues from there."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One epoch, as means over the seeds."""
+    """One epoch, with means over the seeds."""
 
     epoch: int
-    """Epochs done."""
+    """The number of epochs done."""
     returned: float
     cost: tuple[float, ...]
     multiplier: tuple[float, ...] = ()
@@ -27,11 +27,11 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Sight:
-    """A run as it stands."""
+    """The present state of a run."""
 
     path: Path
     status: str
-    """Of `run.json`: running, finished, stopped, interrupted, failed; "waiting" before there is one."""
+    """The status in `run.json`: running, finished, stopped, interrupted or failed; "waiting" without a file."""
     algorithm: str = ""
     environment: str = ""
     seeds: int = 0
@@ -43,12 +43,12 @@ class Sight:
 
     @property
     def done(self) -> int:
-        """Epochs done."""
+        """The number of epochs done."""
         return 0 if self.last is None else self.last.epoch
 
 
 class Follower:
-    """Follows one run folder, which need not be there yet."""
+    """Follows one run folder, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class Follower:
         self._pending: list[dict[str, Any]] = []
 
     def look(self) -> Sight:
-        """The run as it stands now; what cannot be read now may be readable at the next look."""
+        """Read the present state of the run. Anything unreadable is tried again at the next look."""
         try:
             stamp = (self.path / runs.DESCRIPTION).stat().st_mtime_ns
             if stamp != self._stamp:
@@ -86,7 +86,7 @@ class Follower:
     def _read_on(self) -> None:
         with (self.path / runs.METRICS).open("rb") as file:
             if file.seek(0, 2) < self._offset:
-                # The run went on from an earlier checkpoint, and computes the rest again.
+                # The run continued from an earlier checkpoint, and computes the later epochs again.
                 self._offset, self.points, self._pending = 0, [], []
             file.seek(self._offset)
             data = file.read(_MOST_AT_ONCE)
@@ -119,7 +119,7 @@ def _means(lists: list[list[float]]) -> tuple[float, ...]:
 
 
 def below(folder: Path) -> list[Path]:
-    """The run folders that a folder is or holds."""
+    """The run folders in a folder, or the folder itself if it is one."""
     if (folder / runs.DESCRIPTION).exists():
         return [folder]
     if not folder.is_dir():

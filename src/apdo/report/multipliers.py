@@ -1,4 +1,4 @@
-"""Estimated multipliers as a file and as a picture: each learner's path, and beside it where they come to."""
+"""Estimated multipliers as a file and as a picture: each learner's path, and beside it the final values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Findings = dict[str, Any]
-"""An estimate as plain values: what its JSON file holds."""
+"""An estimate as plain values, as in its JSON file."""
 
 
 def save(found: Findings, prefix: Path) -> Path:
-    """Write PREFIX.json, all or nothing."""
+    """Write PREFIX.json; the file is written whole or not at all."""
     path = prefix.with_name(f"{prefix.name}.json")
     with files.replacing(path) as file:
         file.write((json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
@@ -28,12 +28,12 @@ def save(found: Findings, prefix: Path) -> Path:
 
 
 def plot(found: Findings, out: str | Path, title: str) -> list[Path]:
-    """Write the picture as `out` says (a .png, .svg or .pdf, or .png and .svg), and return the files written."""
+    """Write the picture as a .png, .svg or .pdf file, or as .png and .svg if `out` has no ending; return the files."""
     return write(figure(found, title), out)
 
 
 def figure(found: Findings, title: str) -> Figure:
-    """For each constraint the learners' paths, and at their right the spread, the estimate and the learners' own."""
+    """For each constraint the learners' paths, and on their right the spread, the estimate and each learner's value."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine

@@ -1,8 +1,8 @@
-"""One self-contained HTML page for runs: curves to look into, what they came to, and where they come from.
+"""One self-contained HTML page about runs: interactive curves, summaries of the results, and their origin.
 
-The page needs no network and no other file. Its curves are embedded as JSON and drawn by a small script of its own
-(`page.js`, with its looks in `page.css`). Each arm is embedded once, however many figures show it, thinned to `POINTS`
-points of four digits.
+The page needs no network and no other file. Its curves are embedded as JSON, and drawn by a small script (`page.js`,
+styled by `page.css`). Each arm is embedded only once, even if several figures show it, and is thinned to `POINTS`
+points with four digits.
 """
 
 import dataclasses
@@ -54,12 +54,12 @@ _FRAME = """\
 </html>
 """
 _SOLVABLE = "point-gather"
-"""The environment that the paper's target speaks of."""
+"""The environment to which the paper's target applies."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """Runs of one algorithm with the same settings, as one."""
+    """Runs of one algorithm with the same settings, joined."""
 
     title: str
     run: Run
@@ -75,26 +75,26 @@ class Figure:
     text: str
     arms: tuple[str, ...]
     colours: int = 7
-    """After how many arms the colours begin again, with another line style."""
+    """After how many arms the colours repeat, with another line style."""
     settles: bool = False
-    """Whether settled cost by fixed multiplier stands in the place of the multiplier's curve."""
+    """Whether the settled cost of each fixed multiplier is shown instead of the multiplier's curve."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """Everything on a page."""
+    """The content of a page."""
 
     title: str
     note: str
-    """Shown in a box above everything."""
+    """Shown in a box at the top of the page."""
     arms: Mapping[str, Arm]
     figures: tuple[Figure, ...]
     target: Target | None
-    """What counts as solved, where that is asked."""
+    """When the task counts as solved; None if the page does not say."""
     optimal: OptimalMultiplier | None = None
     claims: tuple[Claim, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
-    """Where the numbers come from: what, and its value."""
+    """The origin of the numbers: names and values."""
 
 
 def write(document: Document, file: Path) -> Path:
@@ -103,7 +103,7 @@ def write(document: Document, file: Path) -> Path:
 
 
 def write_results(document: Document, file: Path) -> Path:
-    """Write the page's numbers, without the curves, as JSON; infinity stands as "never", NaN as null."""
+    """Write the page's numbers without the curves as JSON; infinity becomes "never", NaN becomes null."""
     results = {
         "title": document.title,
         "note": document.note,
@@ -121,7 +121,7 @@ def write_results(document: Document, file: Path) -> Path:
 
 
 def render(document: Document) -> str:
-    """The page."""
+    """The page as HTML."""
     embedded = json.dumps(_data(document), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     parts = [
         f"<h1>{_text(document.title)}</h1>",
@@ -138,16 +138,16 @@ def render(document: Document) -> str:
         title=_text(document.title),
         style=_part("page.css"),
         body="\n".join(part for part in parts if part),
-        # Nothing in the data may end the element that holds it.
+        # The data must not contain the end tag of its element.
         data=embedded.replace("<", "\\u003c"),
         script=_part("page.js"),
     )
 
 
 def of_runs(folders: Sequence[Path], command: str) -> Document:
-    """A page's content for any runs: a figure for each environment, the runs in it by algorithm.
+    """The content of a page about any runs, with a figure for each environment.
 
-    A folder may be a run's or hold such folders. Runs that differ in their seeds only are one arm.
+    A folder may be a run folder or contain run folders. Runs that differ only in their seeds are joined to one arm.
     """
     found = [runs.read(folder) for folder in _run_folders(folders)]
     groups: dict[str, list[Run]] = {}
@@ -181,7 +181,7 @@ def of_runs(folders: Sequence[Path], command: str) -> Document:
 
 
 def provenance(descriptions: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """Device, commit and versions of runs, each value once."""
+    """The devices, commits and versions of runs, each value once."""
 
     def values(name: str) -> str:
         return ", ".join(dict.fromkeys(str(one.get(name) or "unknown") for one in descriptions))
@@ -199,9 +199,9 @@ def provenance(descriptions: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, st
 
 
 def wall_seconds(description: Mapping[str, Any]) -> float:
-    """From a run's start to its end, compilation and adjustment included; 0 if it has not ended.
+    """The seconds from a run's start to its end, with compilation and adjustment; 0 if it has not ended.
 
-    Of a run that was interrupted, the time that it worked: it may have lain for days in between.
+    For a run that was interrupted, it is the time that it worked, because days may lie between the parts.
     """
     if description.get("resumed"):
         return float(description.get("seconds") or 0.0)
@@ -242,7 +242,7 @@ def _arm_data(arm: Arm) -> dict[str, Any]:
 
 
 def _curves(values: NDArray[np.float64]) -> list[dict[str, Any]]:
-    """The curves of a metric, one for each constraint or only one: middle, interval, and the seeds."""
+    """The curves of a metric, one for each constraint: middle, interval, and the seeds."""
     columns = [values] if values.ndim == 2 else [values[..., i] for i in range(values.shape[2])]
     return [
         {
@@ -276,7 +276,7 @@ def _settled_data(optimal: OptimalMultiplier) -> dict[str, Any]:
 
 
 def _thinned(count: int) -> NDArray[np.int64]:
-    """At most `POINTS` of so many places, evenly spread, with the first and the last."""
+    """At most `POINTS` of `count` indices, evenly spread, with the first and the last."""
     return np.unique(np.round(np.linspace(0, count - 1, min(count, POINTS))).astype(np.int64))
 
 
@@ -285,12 +285,12 @@ def _list(values: NDArray[np.float64]) -> list[float | None]:
 
 
 def _short(value: float) -> float | None:
-    """Four digits; None for what JSON has no number for."""
+    """The value with four digits; None if JSON has no number for it."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 def _json(value: object) -> object:
-    """The value as JSON can hold it."""
+    """The value as something that JSON can hold."""
     if isinstance(value, Mapping):
         return {str(name): _json(inner) for name, inner in value.items()}
     if isinstance(value, np.ndarray):
@@ -356,7 +356,7 @@ def _summary_section(document: Document) -> str:
 
 
 def _best_section(arms: Mapping[str, Arm]) -> str:
-    """The best policy of each seed, by arm in brief and then one by one."""
+    """The best policy of each seed: a summary by arm, and then one by one."""
     telling = [arm for arm in arms.values() if arm.run.best]
     if not telling:
         return ""
@@ -394,7 +394,7 @@ def _with_error(mean: float, error: float) -> str:
 
 
 def _remarks_section(arms: Mapping[str, Arm]) -> str:
-    """What the runs have remarked upon themselves, each line once in an arm."""
+    """The remarks of the runs, each line once for an arm."""
     said = {(arm.title, one["text"]): one["epoch"] for arm in arms.values() for one in reversed(arm.run.remarks)}
     if not said:
         return ""
@@ -450,7 +450,7 @@ def _star(optimal: OptimalMultiplier | None) -> str:
 
 
 def _settings_section(arms: Mapping[str, Arm]) -> str:
-    """The settings that all arms share, and for each arm those that are its own."""
+    """The settings that all arms share, and the settings of each arm that not all share."""
     flat = {name: _settings(arm.run.description.get("config") or {}) for name, arm in arms.items()}
     shared = {
         name: value
@@ -500,7 +500,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text with its intervals set apart."""
+    """Text with its intervals in small print."""
     return re.sub(r"\[[^\[\]]*\]", r"<small>\g<0></small>", _text(text))
 
 
@@ -516,7 +516,7 @@ def _part(name: str) -> str:
 
 
 def _run_folders(folders: Sequence[Path]) -> list[Path]:
-    """Each folder that is a run's, and the runs below each that is not."""
+    """Each folder that is a run folder, and the run folders in each folder that is not."""
     if not folders:
         raise InvalidInput("report needs at least one run folder, as in: apdo report runs/demo.")
     found: list[Path] = []
@@ -532,7 +532,7 @@ def _run_folders(folders: Sequence[Path]) -> list[Path]:
 
 
 def _sameness(run: Run) -> str:
-    """Equal for runs that differ in their seeds only."""
+    """A key that is equal for runs that differ only in their seeds."""
     config = json.loads(json.dumps(run.description.get("config") or {}))
     config.setdefault("settings", {})
     config["settings"] = {name: value for name, value in config["settings"].items() if name not in ("seed", "seeds")}

@@ -1,8 +1,8 @@
-"""Learning curves: return, cost against its limit, and multiplier, side by side.
+"""Learning curves: return, cost with its limit, and multiplier, side by side.
 
-A colour is a run, a line style is a constraint; of more runs than there are colours, with one constraint each, a line
-style is an algorithm. A thick line is the interquartile mean over the seeds, its band the
-95 % bootstrap interval, and every seed runs faintly behind. matplotlib is loaded only when a picture is asked for.
+A colour is a run and a line style is a constraint. If there are more runs than colours, and each has one constraint, a
+line style is an algorithm. A thick line is the interquartile mean over the seeds, its band the 95 % bootstrap interval,
+and each seed is a faint line. matplotlib is imported only when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-"""The kinds of picture that can be written."""
+"""The file endings of pictures."""
 
-# Okabe and Ito's palette, which stays distinct under every common colour blindness, its yellow left out as too pale.
+# Okabe and Ito's palette, which stays distinct under every common colour blindness, without yellow, which is too pale.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# One per constraint. Dashes are kept for the limits.
+# One per constraint. Dashed lines are reserved for the limits.
 _STYLES: tuple[Any, ...] = ("-", (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 _DASHES = (0, (5, 3))
 _PANELS = {"return": "return per episode", "cost": "cost per episode", "multiplier": "multiplier"}
-# Parts of a configuration that a label gives in another way, or only when nothing else tells two runs apart.
+# Entries of a configuration that a label shows in another way, or only if nothing else distinguishes two runs.
 _ASIDE = {"algorithm", "environment", "note"} | {
     f"settings.{name}" for name in ("limits", "epochs", "seeds", "seed", "checkpoint_every")
 }
@@ -70,14 +70,14 @@ def plot(
 ) -> list[Path]:
     """Write the learning curves of the runs, and return the files written.
 
-    `out` with one of `SUFFIXES` is that file; without a suffix it becomes a `.png` and an `.svg`. `band` and `names`
-    go to `figure`.
+    If `out` has one of `SUFFIXES`, it is the file; without a suffix, a `.png` and an `.svg` file are written. `band`
+    and `names` are passed to `figure`.
     """
     return write(figure(runs, title, band=band, names=names), out)
 
 
 def write(picture: Figure, out: str | Path) -> list[Path]:
-    """Write a picture made with `LOOK` as the file or files that `out` stands for (see `plot`), and return them."""
+    """Write a picture that was made with `LOOK`, and return the files; see `plot` for `out`."""
     import matplotlib
 
     files = _files(Path(out))
@@ -101,7 +101,7 @@ def figure(
 ) -> Figure:
     """The learning curves of the runs: axes for return, cost and multiplier, in this order.
 
-    `band` is where the optimal multiplier lies, drawn among the multipliers; `names` stand for the runs' `labels`.
+    `band` is an interval for the optimal multiplier, drawn with the multipliers. `names` replace the runs' `labels`.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -134,10 +134,10 @@ def figure(
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each run: its algorithm, and whatever tells it from the other runs of that algorithm.
+    """A name for each run: its algorithm, and whatever distinguishes it from other runs of the algorithm.
 
-    Differing settings are named by their own last name, with as much of what encloses them as keeps two settings apart.
-    Runs that are alike in every setting are told apart by their folders. Environments are named if there are several.
+    Settings that differ are named by the last part of their name, with more parts if two settings would look the same.
+    Runs with equal settings are distinguished by their folders. Environments are named if there are several.
     """
     several = len({run.environment for run in runs}) > 1
     names = [f"{run.algorithm} on {run.environment}" if several else run.algorithm for run in runs]
@@ -149,11 +149,11 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-# What may tell two runs apart, in the order in which it is tried.
+# What may distinguish two runs, in the order in which it is tried.
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings that change what is learnt. The limits are those that held, not those that were asked for."""
+    """The settings that change what is learned. The limits are those in force, not those that were asked for."""
     flat = _flatten(run.description.get("config") or {})
     return {name: value for name, value in flat.items() if name not in _ASIDE} | {"limits": list(run.limits)}
 
@@ -178,7 +178,7 @@ def _flatten(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _differences(settings: Sequence[Mapping[str, Any]], most: int = 3) -> list[str]:
-    """For each of several settings, those that are not the same in all of them: `k_adj=5 rate=0.1`."""
+    """For each of several settings, the entries that not all of them share: `k_adj=5 rate=0.1`."""
     known = list(dict.fromkeys(name for one in settings for name in one))
     absent = object()
     differing = [
@@ -194,7 +194,7 @@ def _differences(settings: Sequence[Mapping[str, Any]], most: int = 3) -> list[s
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """The shortest tail of each dotted name that is no tail of another."""
+    """The shortest ending of each dotted name that no other name has."""
     short = {}
     for name in names:
         parts = name.split(".")
@@ -218,7 +218,7 @@ def _value(value: object) -> str:
 
 
 def _draw(panel: Axes, run: Run, name: str, colour: str, styles: Mapping[str, Any]) -> None:
-    """A metric's curve for each constraint, or its only curve."""
+    """Draw a metric's curve for each constraint, or its only curve."""
     if not _has(run, name):
         return
     values = run.metrics[name]
@@ -239,7 +239,7 @@ def _draw(panel: Axes, run: Run, name: str, colour: str, styles: Mapping[str, An
 
 
 def _draw_limits(panel: Axes, runs: Sequence[Run], colours: Sequence[str]) -> list[tuple[float, str, str]]:
-    """A dashed line at each limit, in a run's colour where the runs' limits differ. Returns place, name and colour."""
+    """Draw a dashed line at each limit, in a run's colour if the limits differ. Returns position, name and colour."""
     owners: dict[tuple[str, float], list[int]] = {}
     for i, run in enumerate(runs):
         for name, limit in zip(run.cost_names, run.limits, strict=True):
@@ -256,7 +256,7 @@ def _draw_limits(panel: Axes, runs: Sequence[Run], colours: Sequence[str]) -> li
 
 
 def _name_limits(panel: Axes, limits: Iterable[tuple[float, str, str]]) -> None:
-    """The name of each limit, beside the panel at the end of its line; neighbours are moved apart, upwards."""
+    """Write the name of each limit beside the end of its line. Names that would overlap are moved upwards."""
     bottom, top = panel.get_ylim()
     place = -np.inf
     for limit, label, colour in sorted(limits):
@@ -265,7 +265,7 @@ def _name_limits(panel: Axes, limits: Iterable[tuple[float, str, str]]) -> None:
 
 
 def _mark_adjustments(panel: Axes, runs: Sequence[Run], colours: Sequence[str]) -> None:
-    """A dotted line where an APDO run replaced its multipliers, once they have been replaced."""
+    """Draw a dotted line where an APDO run has replaced its multipliers."""
     owners: dict[int, list[int]] = {}
     for i, run in enumerate(runs):
         if _adjusted(run):
@@ -300,7 +300,7 @@ def _scale(panel: Axes, runs: Sequence[Run], name: str) -> None:
 
 
 def _top_multiplier(runs: Sequence[Run]) -> float:
-    """Where the multipliers are cut off: infinity, but where rare spikes of single seeds would flatten all the rest."""
+    """Where the multipliers' axis is cut off: infinity, unless rare spikes of single seeds would flatten everything."""
     drawn = [run.metrics["multiplier"].ravel() for run in runs if _has(run, "multiplier")]
     if not drawn:
         return np.inf
@@ -321,7 +321,7 @@ def _explain(
     styles: Mapping[str, Any],
     banded: bool,
 ) -> None:
-    """The title and the legend above the panels and the small print below them, for which the figure grows."""
+    """Draw the title and the legend above the panels and the notes below them. The figure grows to make room."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -400,7 +400,7 @@ def _styles(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _looks(runs: Sequence[Run]) -> tuple[list[str], list[Any]]:
-    """Each run's colour and, where line styles stand for algorithms rather than constraints, its line style."""
+    """Each run's colour, and its line style if line styles mean algorithms instead of constraints."""
     algorithms = _distinct(run.algorithm for run in runs)
     place = [sum(other.algorithm == run.algorithm for other in runs[:i]) for i, run in enumerate(runs)]
     alone = all(len(run.limits) == 1 for run in runs)
@@ -427,7 +427,7 @@ def _files(out: Path) -> list[Path]:
     suffix = out.suffix.lower()
     if suffix in SUFFIXES:
         return [out]
-    # "beta0.05" has no suffix of a picture, it has a point in its name.
+    # A name such as "beta0.05" has no suffix; its dot belongs to a number.
     if suffix[1:].isalpha():
         raise InvalidInput(f"cannot write a picture as {suffix!r}; use one of {', '.join(SUFFIXES)}.")
     return [out.with_name(out.name + kind) for kind in (".png", ".svg")]

@@ -1,4 +1,4 @@
-"""What a sweep came to: a table with a line for each setting and seed, and pictures of what the options did."""
+"""The results of a sweep: a table with a row for each setting and seed, and pictures of the options' effects."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Entry:
     algorithm: str
     environment: str
     varied: Mapping[str, Any]
-    """The options that differ from setting to setting."""
+    """The options that differ between settings, with their values."""
     run: Run | None
-    """Its seeds joined; None if none of them has an epoch."""
+    """The setting's seeds, joined; None if none of them has finished an epoch."""
     failed: Mapping[int, str]
-    """By seed: why it failed."""
+    """The reason of each failed seed."""
 
 
 def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """A line for each setting and seed; return, costs and multipliers are means of the last epochs of a seed."""
+    """A row for each setting and seed. Return, costs and multipliers are means over the last epochs of a seed."""
     found = []
     for entry in entries:
         own = {"setting": entry.name, "algorithm": entry.algorithm, "environment": entry.environment}
@@ -67,7 +67,7 @@ def _of_seed(run: Run, i: int) -> dict[str, Any]:
         row |= {f"{n} multiplier": float(v) for n, v in zip(run.cost_names, last("multiplier"), strict=True)}
     for best in run.best:
         if best["seed"] == run.seeds[i]:
-            # As the limits speak of an episode, beside the returns of epochs, which are plain sums.
+            # For the best policy, values are discounted if the limits are; the returns of epochs are plain sums.
             discounted = run.description.get("problem", {}).get("cost_discount", 1.0) < 1.0
             name = "best discounted return" if discounted else "best return"
             row |= {name: best["return"], "best is within limits": best["known"]}
@@ -76,7 +76,7 @@ def _of_seed(run: Run, i: int) -> dict[str, Any]:
 
 
 def write_table(found: Sequence[Mapping[str, Any]], file: Path) -> list[Path]:
-    """The lines as `FILE.csv`, and as `FILE.parquet` where pyarrow is installed."""
+    """Write the rows as `FILE.csv`, and as `FILE.parquet` if pyarrow is installed."""
     columns = list(dict.fromkeys(name for row in found for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -97,7 +97,7 @@ def write_table(found: Sequence[Mapping[str, Any]], file: Path) -> list[Path]:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Values of one type: text, where they are not all numbers."""
+    """Values of one type: all become text unless all are numbers."""
     kinds = {type(value) for value in values if value is not None}
     return values if len(kinds) == 1 or kinds <= {int, float} else [None if v is None else str(v) for v in values]
 
@@ -107,9 +107,9 @@ def _plain(value: object) -> object:
 
 
 def draw(entries: Sequence[Entry], out: Path, names: Mapping[str, str]) -> list[Path]:
-    """Pictures into a folder, for each environment: learning curves of a few settings, and what each option did.
+    """Draw pictures for each environment: the learning curves of a few settings, and the effect of each option.
 
-    `names` gives an option's short name.
+    `names` has the short name of each option.
     """
     written: list[Path] = []
     for environment in dict.fromkeys(entry.environment for entry in entries):
@@ -131,7 +131,7 @@ def _run(entry: Entry) -> Run:
 
 
 def _number(value: object) -> float:
-    """An option's value as a place on an axis; NaN where it has none."""
+    """An option's value as a number for an axis; NaN if it is not a number."""
     one = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
     return float(one) if isinstance(one, int | float) and not isinstance(one, bool) else math.nan
 
@@ -143,7 +143,7 @@ def _values(here: Sequence[Entry], name: str) -> set[float]:
 def _draw_options(
     here: Sequence[Entry], options: Sequence[str], out: Path, title: str, names: Mapping[str, str]
 ) -> list[Path]:
-    """A row for each option: return and costs against its value, a point for each setting, a colour an algorithm."""
+    """Draw a row for each option: return and costs against its value. A point is a setting, a colour an algorithm."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -181,7 +181,7 @@ def _draw_panel(panel: Axes, here: Sequence[Entry], name: str, cost: int) -> Non
         from matplotlib.ticker import NullFormatter
 
         panel.set_xscale("log")
-        # Decades as plain numbers: the usual labels are formulas, and text is not parsed for any.
+        # Powers of ten as plain numbers: the usual labels are formulas, and formulas are switched off.
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         panel.xaxis.set_minor_formatter(NullFormatter())
 
@@ -192,7 +192,7 @@ def _final(run: Run, cost: int) -> float:
 
 
 def joined(folders: Sequence[Path]) -> Run | None:
-    """The seeds of one setting, from the folders of its blocks, as far as each has come; None if there is no epoch."""
+    """The seeds of one setting, joined from its blocks as far as each has come; None if no block has an epoch."""
     found = []
     for folder in folders:
         try:

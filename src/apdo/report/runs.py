@@ -1,9 +1,9 @@
-"""Run folders, as the report sees them.
+"""Reads run folders.
 
-A run folder holds `run.json`, the description of the run, `metrics.jsonl`, one line for each epoch and seed, and
-`remarks.jsonl` where the run had anything to remark upon. They may belong to a run that is going on, or that crashed:
-what is complete is read. They may be damaged, or come from a stranger: nothing is believed that has not been checked.
-The axes are S seeds, E epochs and m constraints.
+A run folder holds `run.json`, which describes the run, `metrics.jsonl` with a line for each epoch and seed, and
+`remarks.jsonl` if the run made any remarks. The run may be still going on, or may have crashed: everything complete is
+read. The files may be damaged or of unknown origin, so everything is checked before it is used. The axes are S seeds, E
+epochs and m constraints.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from apdo import files
 from apdo.errors import InvalidInput
 
 ADJUSTED = frozenset({"adjusted_multiplier", "adjusted_low", "adjusted_high"})
-"""What only the row of an epoch with an adjustment holds."""
+"""Metrics that only the row of an epoch with an adjustment has."""
 
 FORMAT = 2
-"""The version of the run folder that is written now: every line and the description carry a checksum."""
+"""The format of run folders that this version writes: every line and the description have a checksum."""
 OLDEST = 1
-"""The first version that is understood: no checksums."""
+"""The oldest format that can be read; it has no checksums."""
 
 DESCRIPTION = "run.json"
 METRICS = "metrics.jsonl"
@@ -35,24 +35,24 @@ _MOST_REMARKS = 2**24
 _MOST_LINE = 2**20
 _MOST_SEEDS = 100_000
 _MOST_NUMBER = 2**53
-"""Whole numbers beyond this are not exact as JSON, and no run has so many of anything."""
+"""The largest whole number that is accepted: JSON is exact up to it, and no run counts that far."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """One run folder: what was run, and what came out of it."""
+    """One run folder: the description of the run, and its metrics."""
 
     path: Path
     description: dict[str, Any]
-    """`run.json` as it stands."""
+    """The content of `run.json`."""
     metrics: dict[str, NDArray[np.float64]]
-    """Each metric as [S, E], or [S, E, m] where there is one per constraint; NaN where an epoch did not report it."""
+    """Each metric as [S, E], or [S, E, m] with a value per constraint. NaN in epochs that did not report it."""
     seeds: tuple[int, ...]
     """The seeds, in the order of the metrics' first axis."""
     epochs: NDArray[np.int64]
     """The epochs that every seed has finished, ascending, in the order of the metrics' second axis."""
     remarks: tuple[dict[str, Any], ...] = ()
-    """What the run has remarked upon: `text`, after how many epochs (`epoch`), and its `kind`."""
+    """The run's remarks: each has a `text`, a `kind`, and the number of epochs after which it was made (`epoch`)."""
 
     @property
     def algorithm(self) -> str:
@@ -71,12 +71,12 @@ class Run:
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """d_1..d_m."""
+        """The limits d_1..d_m."""
         return tuple(self.description["problem"]["limits"])
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """What each cost counts; numbered where the description does not say."""
+        """The names of the costs; numbered if the description does not have them."""
         names = self.description["problem"].get("cost_names") or ()
         count = len(self.limits)
         if len(names) == count:
@@ -90,23 +90,23 @@ class Run:
 
     @property
     def adjustment_epoch(self) -> int | None:
-        """K_adj, at whose end APDO replaces the multipliers; None where nothing is replaced."""
+        """K_adj, the epoch after which APDO replaces the multipliers; None if it replaces none."""
         return self.description.get("adjustment_epoch")
 
     @property
     def best(self) -> list[dict[str, Any]]:
-        """What is known of each seed's best policy, in the order of the seeds; empty where the run does not say."""
+        """The entry of each seed's best policy, in the order of the seeds; empty if the run has none."""
         by_seed = {one["seed"]: one for one in self.description.get("best") or []}
         return [by_seed[seed] for seed in self.seeds if seed in by_seed]
 
     @property
     def note(self) -> str:
-        """What every picture of this run must say."""
+        """A note that every picture of this run must show."""
         return self.description.get("note") or ""
 
 
 def read(path: str | Path) -> Run:
-    """The run in a folder, as far as it has come."""
+    """Read the run in a folder, as far as it has come."""
     path = Path(path)
     description = read_description(path)
     seeds = tuple(description["seeds"])
@@ -125,7 +125,7 @@ def read(path: str | Path) -> Run:
 
 
 def read_remarks(path: Path) -> list[dict[str, Any]]:
-    """What a run has remarked upon; lines that are not whole are left out: they are advice, and no result."""
+    """Read a run's remarks. Lines that are not whole are left out: remarks are advice, not results."""
     file = path / REMARKS
     found = []
     for line in files.read(file, _MOST_REMARKS).split(b"\n") if file.exists() else []:
@@ -138,7 +138,7 @@ def read_remarks(path: Path) -> list[dict[str, Any]]:
 
 
 def _check_complete(path: Path, description: dict[str, Any], epochs: list[int]) -> None:
-    """A run that went on to the end has every epoch; one that did not has none missing in between."""
+    """Check that no epoch is missing: all planned ones in a finished run, and none in between in any other."""
     wanted = description["epochs"] if description.get("status") == "finished" else len(epochs)
     if epochs != list(range(wanted)):
         raise InvalidInput(
@@ -162,7 +162,7 @@ def _hint(description: dict[str, Any]) -> str:
 
 
 def read_description(path: str | Path) -> dict[str, Any]:
-    """What a run's folder says of the run."""
+    """Read and check the description in a run folder."""
     path = Path(path)
     try:
         exists, is_folder = path.exists(), path.is_dir()
@@ -222,20 +222,20 @@ def _check_description(file: Path, description: dict[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Prefix:
-    """The part of a metrics file that can be built upon."""
+    """The part of a metrics file from which a run can continue."""
 
     rows: list[list[dict[str, Any]]]
-    """By epoch, from 0, and by seed in the run's order."""
+    """The rows by epoch, from 0, and by seed in the run's order."""
     ends: list[int]
-    """Bytes up to the end of each epoch."""
+    """The size of the file up to the end of each epoch, in bytes."""
     size: int
-    """Bytes of the whole file."""
+    """The size of the whole file, in bytes."""
     complaint: str
-    """What is wrong after that part; empty if nothing is there."""
+    """What is wrong after this part; empty if nothing follows."""
 
 
 def read_prefix(path: Path, description: dict[str, Any]) -> Prefix:
-    """The whole epochs at the beginning of a run's metrics, up to the first line that is not as it should be."""
+    """The whole epochs at the beginning of a run's metrics, up to the first line that is not valid."""
     file, seeds = path / METRICS, description["seeds"]
     sealed = description["format"] > OLDEST
     data = files.read(file, _MOST_METRICS) if file.exists() else b""
@@ -274,7 +274,7 @@ def _check_entries(file: Path, number: int, row: dict[str, Any]) -> None:
 
 
 def _row(file: Path, number: int, line: bytes, seeds: tuple[int, ...] | list[int], sealed: bool) -> dict[str, Any]:
-    """One line, checked, without its checksum."""
+    """One checked line, without its checksum."""
     place = f"{file}, line {number}"
     if len(line) > _MOST_LINE:
         raise InvalidInput(f"{place}: {len(line):,} bytes long, and at most {_MOST_LINE:,} are read.")
@@ -291,10 +291,10 @@ def _row(file: Path, number: int, line: bytes, seeds: tuple[int, ...] | list[int
 
 
 def _read_rows(file: Path, seeds: tuple[int, ...], sealed: bool) -> dict[tuple[int, int], _Row]:
-    """The rows by epoch and seed. An epoch that was repeated after a crash counts as it came out last."""
+    """The rows by epoch and seed. If an epoch was repeated after a crash, the last repetition counts."""
     data = files.read(file, _MOST_METRICS) if file.exists() else b""
     lines = data.split(b"\n")
-    # A crash while the last line was written leaves a part of it; the epoch counts as not finished.
+    # A crash during the writing of a line leaves a part of it; its epoch counts as not finished.
     if sealed:
         lines.pop()
     rows = {}
@@ -346,7 +346,7 @@ def _check(file: Path, metrics: dict[str, NDArray[np.float64]], constraints: int
 
 
 def _are_best(found: object, problem: dict[str, Any]) -> bool:
-    """Whether this is what a run tells of its seeds' best policies."""
+    """Whether this is a valid list of the seeds' best policies."""
     limits = problem.get("limits")
     count = len(limits) if isinstance(limits, list) else 0
     return isinstance(found, list) and all(
@@ -360,7 +360,7 @@ def _are_best(found: object, problem: dict[str, Any]) -> bool:
 
 
 def _entry(value: object) -> NDArray[np.float64] | None:
-    """A metric's value as an array without axes or with one; null stands for NaN. None if it is no such thing."""
+    """A metric's value as an array with at most one axis, with NaN for null; None if it is not valid."""
     parts = value if isinstance(value, list) else [value]
     if not all(part is None or isinstance(part, int | float) for part in parts):
         return None
@@ -372,14 +372,14 @@ def _entry(value: object) -> NDArray[np.float64] | None:
 
 
 def _is_number(value: object, *kinds: type) -> bool:
-    """Whether this is a number of such a kind, and finite as one that computes would have it."""
+    """Whether this is a finite number of one of these types."""
     if not isinstance(value, kinds) or isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) if isinstance(value, float) else abs(value) <= _MOST_NUMBER
 
 
 def _counts(*values: object) -> bool:
-    """Whether these are whole numbers from 0 to the most that is believed."""
+    """Whether these are whole numbers from 0 to `_MOST_NUMBER`."""
     return all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= _MOST_NUMBER for v in values)
 
 

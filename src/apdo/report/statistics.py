@@ -1,8 +1,8 @@
 """Statistics over seeds.
 
-The S seeds of a run are S draws of one random training curve. Few and skewed as they are, their middle is reported by
-the interquartile mean, and how well it is known by a bootstrap over whole seeds (Agarwal et al. 2021, "Deep
-reinforcement learning at the edge of the statistical precipice").
+The S seeds of a run are S samples of a random training curve. They are few, and their distribution is skewed. So their
+middle is the interquartile mean, and its uncertainty is estimated by a bootstrap over whole seeds (Agarwal et al. 2021,
+"Deep reinforcement learning at the edge of the statistical precipice").
 """
 
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from numpy.typing import ArrayLike, NDArray
 from apdo.errors import InvalidInput
 
 Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""A function that reduces axis 0, the seeds, and treats every other position by itself."""
+"""A function that reduces axis 0, the seeds, and treats every other position separately."""
 
 _BLOCK = 4_000_000
-"""How many resampled numbers are held at once."""
+"""How many resampled numbers are in memory at the same time."""
 
 
 def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
     """The mean of the middle half of the values along axis 0, [S, ...] to [...].
 
-    The sorted value i of S, counted from 0, stands for the probabilities i/S to (i+1)/S; it is weighted by how much of
-    that stretch lies between 1/4 and 3/4. This is exact for every S: it equals the mean of the middle 2 S of 4 S
-    values, each value being written down four times. One value is its own mean. A NaN anywhere gives NaN there;
-    infinite values count only if they reach the middle half.
+    The sorted value i of S, counted from 0, represents the probabilities i/S to (i+1)/S. Its weight is the part of this
+    range between 1/4 and 3/4. This is exact for every S: it equals the mean of the middle 2 S of 4 S values, if each
+    value is repeated four times. A single value is its own mean. A NaN anywhere gives NaN there. Infinite values count
+    only if they are in the middle half.
     """
     ordered = np.sort(_seeds(values), axis=0)
     count = ordered.shape[0]
@@ -33,7 +33,7 @@ def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
     weights = 2 * np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
     inside = weights > 1e-12
     mean = np.tensordot(weights[inside], ordered[inside], axes=1)
-    # A NaN sorts last, so it would be trimmed away with the upper quarter: it must not go unnoticed.
+    # NaN sorts last, so it would be cut off with the upper quarter. It must not be lost.
     return np.where(np.isnan(ordered[-1]), np.nan, mean)
 
 
@@ -42,8 +42,8 @@ def bootstrap_interval(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The percentile bootstrap interval of a statistic of the seeds, [S, ...] to (low [...], high [...]).
 
-    Whole seeds are drawn with replacement, the same ones for every other position: a seed's curve stays together. The
-    same seed of the generator gives the same interval. One seed says nothing of its spread: its interval is NaN.
+    Whole seeds are drawn with replacement, and the same seeds for every other position, so that a seed's curve stays
+    together. The same `seed` gives the same interval. A single seed has no spread: its interval is NaN.
     """
     if not 0 < level < 1:
         raise InvalidInput(f"the level of an interval must lie between 0 and 1, not {level}.")

@@ -1,4 +1,4 @@
-"""The price of a constraint as a picture: the optimal return, and below it the multiplier, against the limit."""
+"""The price of a constraint as a picture: the optimal return and, below it, the multiplier, against the limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """The optimum against the limit of one constraint, and the optimum at the limit that was asked for."""
+    """The optimum as a function of one constraint's limit, and the optimum at the given limit."""
 
     name: str
     limits: NDArray[np.float64]
@@ -32,7 +32,7 @@ class Curve:
 
 
 def plot(curves: Sequence[Curve], out: str | Path, title: str) -> list[Path]:
-    """Write the curves as `out` says (a .png, .svg or .pdf, or .png and .svg), and return the files written."""
+    """Write the curves as a .png, .svg or .pdf file, or as .png and .svg if `out` has no ending; return the files."""
     return write(figure(curves, title), out)
 
 
@@ -50,7 +50,7 @@ def figure(curves: Sequence[Curve], title: str) -> Figure:
         panels = picture.subplots(2, len(curves), squeeze=False, sharex="col", sharey="row")
         for (above, below), curve, colour in zip(panels.T, curves, _cycle(len(curves)), strict=True):
             _draw(above, below, curve, colour)
-        # At the least feasible limit the price is as high as one likes; it would flatten all else.
+        # At the least feasible limit the price can be arbitrarily high, which would flatten all else.
         prices = [price for curve in curves for price in (*curve.multipliers[1:], curve.multiplier)]
         panels[1, 0].set_ylim(0, 1.1 * float(np.nanmax(prices)) or 1.0)
         panels[0, 0].set_ylabel("optimal return")
@@ -61,7 +61,7 @@ def figure(curves: Sequence[Curve], title: str) -> Figure:
 
 def _draw(above: Axes, below: Axes, curve: Curve, colour: str) -> None:
     above.plot(curve.limits, curve.values, color=colour, linewidth=1.9)
-    # A tangent: how the return would go on if the price stayed what it is at the limit.
+    # A tangent: how the return would change if the price stayed the same.
     reach = 0.18 * np.ptp(curve.limits)
     around = curve.limit + np.asarray([-reach, reach])
     line = curve.value + curve.multiplier * (around - curve.limit)
@@ -75,7 +75,7 @@ def _draw(above: Axes, below: Axes, curve: Curve, colour: str) -> None:
         va="bottom",
         fontsize=8,
     )
-    # λ* is a step between breakpoints; a line between grid points is as much as the grid knows.
+    # λ* is a step function. The grid does not say where between two points the step is: it is drawn in the middle.
     below.plot(curve.limits, curve.multipliers, color=colour, linewidth=1.9, drawstyle="steps-mid")
     below.plot([curve.limit], [curve.multiplier], "o", color=colour, markersize=6, zorder=4)
     below.set_xlabel(f"limit of {curve.name}")
