@@ -1,9 +1,9 @@
-"""The generated tables of docs/algorithms.md and docs/algorithms/: names, options and metrics, as the code has them.
+"""The generated tables of docs/algorithms.md and docs/algorithms/: names, options and metrics, taken from the code.
 
     python -m benchmarks.algorithm_pages      write the tables into the pages
 
-Options come from the configurations, metrics from an epoch that is traced but not computed. What a metric means is said
-here, once; a metric without a meaning is an error. `tests/test_algorithm_pages.py` compares the pages with the code.
+Options come from the configurations, metrics from an epoch that is traced but not computed. The meaning of each metric
+is given here; a metric without a meaning is an error. `tests/test_algorithm_pages.py` compares the pages with the code.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from benchmarks import document
 INDEX = Path("docs/algorithms.md")
 FOLDER = Path("docs/algorithms")
 OWN = tuple(name for name, entry in ALGORITHMS.items() if not entry.options)
-"""The names that are algorithms of their own, each with a page; the aliases share one."""
+"""The names of algorithms that have a page of their own. All aliases share one page."""
 ALIASES = tuple(name for name in ALGORITHMS if name not in OWN)
 WRAPPERS = ("wrap", "unsafe_reward")
 """The options of a run that change its environment."""
@@ -66,9 +66,9 @@ OTHERWISE = {
     ("crpo", "surrogate_gain"): "what the step promises of the return, or of the cost that it lowers, standardised",
     ("pcpo", "step_accepted"): "1 where a move was short enough, 0 where the search found none",
 }
-"""Where an algorithm's metric means something of its own."""
+"""Metrics that have a special meaning for one algorithm."""
 JUMPS = {"apdo": ("adjusted_multiplier", "adjusted_low", "adjusted_high")}
-"""What the run itself adds to an algorithm's metrics."""
+"""Metrics that the run adds to those of the algorithm."""
 
 
 def metric_names(name: str) -> list[str]:
@@ -93,13 +93,13 @@ def metric_names(name: str) -> list[str]:
 
 
 def metric_table(name: str) -> str:
-    """An algorithm's metrics, explained."""
+    """The table of an algorithm's metrics with their meanings."""
     found = [[f"`{metric}`", OTHERWISE.get((name, metric), METRICS[metric])] for metric in metric_names(name)]
     return document.table(["metric", "meaning"], *found)
 
 
 def option_table(rows: list[options.Row]) -> str:
-    """Options with their defaults; those that several choices share stand once."""
+    """The table of options with their defaults. An option that several choices share is listed once."""
     shared: dict[options.Row, list[str]] = {}
     for row in rows:
         given = " and ".join(f"`--{name} {kind}`" for name, kind in reversed(row.given))

@@ -1,8 +1,8 @@
-"""What stepping Gymnasium environments through the bridge costs above the environments' own steps, one JSON line each.
+"""What the bridge to Gymnasium costs in addition to the environments' own steps, one JSON line each.
 
 `make bench`, or `python -m benchmarks.bridge`. An epoch's collection (policy, bookkeeping, costs, checks, resets) is
-timed against a bare loop that steps as many environments with ready-made actions. Both are the best of several
-repetitions: a shared machine's noise only ever adds.
+timed against a bare loop that steps the same number of environments with prepared actions. Both are the best of several
+repetitions, because noise on a shared machine can only add time.
 """
 
 import argparse
@@ -26,7 +26,7 @@ STEPS = 400
 
 
 class Trivial(gymnasium.Env):
-    """Does nothing, as quickly as Python can."""
+    """Does nothing, as fast as Python can."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -42,7 +42,7 @@ class Trivial(gymnasium.Env):
 
 
 def bare(make, environments: int, steps: int) -> tuple[float, float]:
-    """Seconds that the environments alone take for a step of each, by the clock and of this process."""
+    """The seconds that the environments alone take for a step of each, by wall clock and by processor time."""
     envs = [make() for _ in range(environments)]
     for i, env in enumerate(envs):
         env.action_space.seed(i)
@@ -56,7 +56,7 @@ def bare(make, environments: int, steps: int) -> tuple[float, float]:
 
 
 def bridged(environment, environments: int, steps: int, repetitions: int, **options) -> list[tuple[float, float]]:
-    """The same of an epoch's collection, by repetition."""
+    """The same for an epoch's collection, by repetition."""
     name, task, changes = of_object(environment)
     batch = environments * steps
     changes |= {"batch": batch, "environments": environments, "max_episode_steps": steps, "limits": 25.0} | options

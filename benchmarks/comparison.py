@@ -1,4 +1,4 @@
-"""Every algorithm on three tasks with one set of defaults each, beside OmniSafe's figures and the peers' runs.
+"""Every algorithm on three tasks with its defaults, compared with OmniSafe's figures and with the peers' runs.
 
     make comparison                                                    all of it, then what docs/comparison.md shows
     python -m benchmarks.comparison --only 'point-goal-1/(cup|focops)' a part: TASK/ALGORITHM as a pattern
@@ -6,9 +6,9 @@
     python -m benchmarks.comparison --file                             file runs that were made by hand or elsewhere
     python -m benchmarks.comparison --table                            tables and pictures alone, from what was filed
 
-Runs, files and options are those of `benchmarks.safety`; whatever one study has run the other has too. Off-policy
-algorithms have their own batches and end after 1,000,000 samples. PPO and TRPO under a wrapper are `trpo --primal ppo`
-and `trpo`, which know of the limit by what the wrapper shows and pays them.
+Runs, files and options are those of `benchmarks.safety`, so each of the two studies uses what the other has run.
+Off-policy algorithms have their own batches and end after 1,000,000 samples. PPO and TRPO under a wrapper are `trpo
+--primal ppo` and `trpo`; they know the limit only through the wrapper's observations and rewards.
 """
 
 import json
@@ -33,21 +33,21 @@ FAMILIES = {
     "budgets in sight": ("ppo-saute", "trpo-saute", "ppo-early-termination", "trpo-early-termination"),
     "no limit": ("trpo",),
 }
-"""Kinds of algorithms, a colour for each, and what is compared of them."""
+"""The kinds of algorithms, with a colour for each, and the algorithms of each kind that are compared."""
 STUDY = Study(
     tasks=("halfcheetah-velocity", "point-goal-1", "point-gather"),
     algorithms=tuple(name for names in FAMILIES.values() for name in names),
     seeds=(0, 1, 2),
 )
 SAME = {"halfcheetah-velocity": "halfcheetah"}
-"""Task ↦ the problem of the transfer study that is the same task, trained as long by APDO."""
+"""Task ↦ the problem of the transfer study that is the same task, on which APDO was trained for as long."""
 SHARE, IN_A_ROW = 0.8, 3
-"""A policy is good with this share of the best known return, and it is so for as many windows in a row."""
+"""A policy is good if it earns this share of the best known return, in so many windows in a row."""
 NOT_RUN = "not run yet"
 
 
 class Known(NamedTuple):
-    """The best return within the limit that is known of a task, and whose it is."""
+    """The best known return within the limit on a task, and its source."""
 
     earned: float
     whose: str
@@ -64,17 +64,17 @@ KNOWN = {
 
 
 class Result(NamedTuple):
-    """What an algorithm came to on a task, at the end of its run."""
+    """The result of an algorithm on a task, at the end of its run."""
 
     earned: report.Estimate
     cost: report.Estimate
     lowest: tuple[float, float]
-    """The lowest return and cost of a seed."""
+    """The lowest return and the lowest cost of a seed."""
     highest: tuple[float, float]
 
 
 def at_end(task: str, algorithm: str, seeds: dict[str, dict[str, Any]], samples: int = 0) -> Result | None:
-    """The result after so many samples, or at the run's end; None if no seed came so far."""
+    """The result after so many samples, or at the run's end; None if no seed has come that far."""
     mark = str(samples or length(task, algorithm))
     ends = [seed["ends"][mark] for seed in seeds.values() if mark in seed["ends"]]
     if not ends:
@@ -86,16 +86,16 @@ def at_end(task: str, algorithm: str, seeds: dict[str, dict[str, Any]], samples:
 
 
 def results(task: str, out: Path, samples: int = 0) -> dict[str, Result]:
-    """Algorithm ↦ its result, of those that have one."""
+    """Algorithm ↦ its result, for those that have one."""
     gathered = report.gather(task, out, STUDY.algorithms).items()
     found = {algorithm: at_end(task, algorithm, seeds, samples) for algorithm, seeds in gathered}
     return {algorithm: result for algorithm, result in found.items() if result is not None}
 
 
 def samples_to(task: str, curve: dict[str, list[Any]]) -> float:
-    """The end of the first of three windows in a row within the limit and with a good return; infinity if none is.
+    """The end of the first of three windows in a row with a good return within the limit; infinity if there is none.
 
-    A window is a stretch of the stored curve, a hundredth of the run.
+    A window is a hundredth of the run, as in the stored curve.
     """
     earned, cost = (np.asarray(curve[name], dtype=float) for name in ("return", "cost"))
     good = (earned >= SHARE * KNOWN[task].earned) & (cost <= TASKS[task].limit)
@@ -106,7 +106,7 @@ def samples_to(task: str, curve: dict[str, list[Any]]) -> float:
 
 
 def median_to(task: str, seeds: dict[str, dict[str, Any]]) -> tuple[float, int]:
-    """The median over seeds, which may be infinite, and how many seeds have a good policy at all."""
+    """The median over seeds, which may be infinite, and the number of seeds that ever have a good policy."""
     met = [samples_to(task, seed["curve"]) for seed in seeds.values()]
     return float(np.sort(met)[len(met) // 2]), sum(map(math.isfinite, met))
 
@@ -115,7 +115,7 @@ def median_to(task: str, seeds: dict[str, dict[str, Any]]) -> tuple[float, int]:
 
 
 def take_over(out: Path, folder: Path = PEERS) -> None:
-    """File APDO's runs of the transfer study that are as long as those here; they have the same options."""
+    """File APDO's runs of the transfer study that are as long as those of this study and have the same options."""
     for task, problem in SAME.items():
         told = json.loads((folder / f"{problem}-apdo.json").read_text(encoding="utf-8"))
         assert told["posed"]["limits"] == [TASKS[task].limit], told["posed"]
@@ -149,12 +149,12 @@ def short(samples: float) -> str:
 
 
 def title(algorithm: str) -> str:
-    """What a table calls it."""
+    """An algorithm's name in a table."""
     return algorithm.removesuffix("-1m")
 
 
 def quickness(task: str, seeds: dict[str, dict[str, Any]]) -> str:
-    """The cell of samples to a good policy within the limit."""
+    """The table's cell for the samples to a good policy within the limit."""
     median, count = median_to(task, seeds)
     most = max(seed["samples"] for seed in seeds.values())
     said = short(median) if math.isfinite(median) else f"not in {short(most)}"
@@ -183,7 +183,7 @@ def row(task: str, algorithm: str, out: Path) -> list[str]:
 
 
 def table(task: str, out: Path) -> str:
-    """A task's results, run or not."""
+    """The table of a task's results; algorithms that were not run have a row too."""
     heading = [*report.headings(task), "samples to a good policy within the limit", "time of a seed"]
     heading += ["OmniSafe: return / cost", "ours of its return"]
     told = document.table(heading, *(row(task, algorithm, out) for algorithm in STUDY.algorithms))
@@ -191,14 +191,14 @@ def table(task: str, out: Path) -> str:
 
 
 def overview(out: Path) -> str:
-    """Return and cost of each algorithm on each task, as parts of the best known and of the limit."""
+    """Return and cost of each algorithm on each task, as shares of the best known return and of the limit."""
     found = {task: results(task, out) for task in STUDY.tasks}
 
     def cell(task: str, algorithm: str) -> str:
         result = found[task].get(algorithm)
         if result is None:
             return NOT_RUN
-        spent = math.ceil(100 * result.cost.mean / TASKS[task].limit) / 100  # upwards: 1.00 d is within the limit
+        spent = math.ceil(100 * result.cost.mean / TASKS[task].limit) / 100  # rounded up: 1.00 d is within the limit
         said = f"{100 * result.earned.mean / KNOWN[task].earned:.0f} % at {spent:.2f} d"
         return f"**{said}**" if result.cost.mean <= TASKS[task].limit else said
 
@@ -207,7 +207,7 @@ def overview(out: Path) -> str:
 
 
 def best(found: dict[str, Result], task: str) -> str:
-    """The algorithm that earned most among those within the limit, and what."""
+    """The algorithm with the highest return within the limit, and that return."""
     within = {name: one for name, one in found.items() if one.cost.mean <= TASKS[task].limit}
     if not within:
         return "none" if found else NOT_RUN
@@ -216,7 +216,7 @@ def best(found: dict[str, Result], task: str) -> str:
 
 
 def quickest(task: str, out: Path) -> str:
-    """The algorithm whose median seed has a good policy within the limit soonest."""
+    """The algorithm whose median seed is the first to have a good policy within the limit."""
     medians = {name: median_to(task, seeds)[0] for name, seeds in report.gather(task, out, STUDY.algorithms).items()}
     if not medians:
         return NOT_RUN
@@ -225,7 +225,7 @@ def quickest(task: str, out: Path) -> str:
 
 
 def leaders(out: Path) -> str:
-    """What leads on each task so far, and how much of it is there."""
+    """The leading algorithm on each task so far, and how much of the study has been run."""
     rows = []
     for task in STUDY.tasks:
         early, full = results(task, out, EARLY), results(task, out)
@@ -239,7 +239,7 @@ def leaders(out: Path) -> str:
 
 
 def peers(folder: Path = PEERS) -> str:
-    """Runs of the peers on point-gather, and ours of the same length."""
+    """The table of the peers' runs on point-gather, and ours of the same length."""
     rows = []
     for path in [path for part in (folder / "peers", folder) for path in sorted(part.glob("point-gather-0.2-*.json"))]:
         seeds = list(json.loads(path.read_text(encoding="utf-8"))["seeds"].values())
@@ -259,16 +259,16 @@ def peers(folder: Path = PEERS) -> str:
 # Pictures.
 
 WIDEST = 2.4
-"""How far the axis of the cost goes, in limits; what is beyond is drawn at the edge."""
+"""How far the axis of the cost reaches, in limits; points beyond are drawn at its edge."""
 
 
 def picture_of(task: str, out: Path) -> Path:
-    """Where the picture of a task is."""
+    """The file of a task's picture."""
     return out / f"{task}-compared.svg"
 
 
 def draw(task: str, out: Path, path: Path | None = None) -> None:
-    """Cost and return at the end: a point for each algorithm, bars from the lowest seed to the highest, its name."""
+    """Draw cost and return at the end: a named point for each algorithm, bars from the lowest to the highest seed."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -303,7 +303,7 @@ def draw(task: str, out: Path, path: Path | None = None) -> None:
 
 
 def _points(panel: Any, found: dict[str, Result], height: tuple[float, float], limit: float) -> None:
-    """Points and bars; names stand in a column beside them, by return, each with a line to its point."""
+    """Draw points and bars. The names form a column beside them, ordered by return, each with a line to its point."""
     from apdo.report import plot
 
     order = sorted(found, key=lambda name: found[name].earned.mean)
@@ -343,11 +343,11 @@ def _points(panel: Any, found: dict[str, Result], height: tuple[float, float], l
 
 
 def spread(wanted: list[float], gap: float) -> list[float]:
-    """Places in [0, 1] near those that are wanted, in their order, and at least a gap apart where there is room."""
+    """Positions in [0, 1] near the wanted ones, in their order, and at least a gap apart if there is room."""
     gap = min(gap, 1.0 / max(len(wanted) - 1, 1))
     blocks: list[list[float]] = []
     for i, place in enumerate(wanted):
-        # Without the gaps the order is all that is asked for: neighbours that break it share their mean.
+        # With the gaps subtracted, only the order matters: neighbours in the wrong order get their common mean.
         blocks.append([place - i * gap])
         while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
             blocks[-2:] = [blocks[-2] + blocks[-1]]
@@ -360,7 +360,7 @@ def spread(wanted: list[float], gap: float) -> list[float]:
 
 
 def parts(out: Path) -> dict[str, str]:
-    """What stands between each pair of the document's marks."""
+    """The content between each pair of marks in the document."""
     told = {"leaders": leaders(out), "overview": overview(out), "peers": peers()}
     for task in STUDY.tasks:
         picture = f"![cost and return on {task}](../{picture_of(task, RESULTS).as_posix()})\n\n"
@@ -369,7 +369,7 @@ def parts(out: Path) -> dict[str, str]:
 
 
 def write(out: Path = RESULTS, target: Path = DOCUMENT) -> None:
-    """Pictures, and the tables into the document; those of results that are elsewhere are printed instead."""
+    """Write the pictures, and the tables into the document. Tables of results in another folder are printed instead."""
     for task in STUDY.tasks:
         if results(task, out):
             draw(task, out)

@@ -1,4 +1,4 @@
-"""The curves on the algorithms' pages: return and cost on the comparison's tasks, with the command behind them."""
+"""The curves on the algorithms' pages: return and cost on the comparison's tasks, and the command that made them."""
 
 import shlex
 from pathlib import Path
@@ -13,13 +13,13 @@ NOT_COMPARED = "It is not part of [the comparison](../comparison.md): APDO has i
 
 
 def page_of(name: str) -> str:
-    """The page that tells of what is compared under a name."""
+    """The page that describes what is compared under a name."""
     plain = name.removesuffix("-1m")
     return "wrappers" if plain not in ALGORITHMS else "aliases" if ALGORITHMS[plain].options else plain
 
 
 def pages(study: Study) -> dict[str, list[str]]:
-    """Page ↦ what is compared of it; every page that there is."""
+    """Every page ↦ the compared names that belong to it."""
     found: dict[str, list[str]] = {page_of(name): [] for name in ALGORITHMS}
     for name in study.algorithms:
         found.setdefault(page_of(name), []).append(name)
@@ -27,12 +27,12 @@ def pages(study: Study) -> dict[str, list[str]]:
 
 
 def picture_of(page: str, out: Path) -> Path:
-    """Where the picture of a page is."""
+    """The file of a page's picture."""
     return out / f"curves-{page}.svg"
 
 
 def command(name: str) -> str:
-    """What makes such a run, for any task and seed."""
+    """The command that makes such a run, for any task and seed."""
     job = Job("point-goal-1", name, 0, length("point-goal-1", name))
     given = {key.replace("_", "-"): value for key, value in job.options.items() if key != "seed"}
     words = ["apdo", "train", job.entry.algorithm, "TASK"]
@@ -40,7 +40,7 @@ def command(name: str) -> str:
 
 
 def text(page: str, study: Study, out: Path) -> str:
-    """What a page says of its curves."""
+    """The text about the curves on a page."""
     names = pages(study)[page]
     if not names:
         return NOT_COMPARED
@@ -54,7 +54,7 @@ def text(page: str, study: Study, out: Path) -> str:
 
 
 def draw(page: str, study: Study, out: Path) -> None:
-    """Return above, cost below, a column for each task that was run."""
+    """Draw the return above and the cost below, in a column for each task that was run."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -82,7 +82,7 @@ def draw(page: str, study: Study, out: Path) -> None:
 
 
 def draw_all(study: Study, out: Path) -> None:
-    """A picture for each page of which something was run."""
+    """Draw a picture for each page that has runs."""
     for page, names in pages(study).items():
         if any(report.gather(task, out, names) for task in study.tasks):
             draw(page, study, out)

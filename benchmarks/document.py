@@ -1,4 +1,4 @@
-"""Tables that benchmarks write into documents, each between its marks."""
+"""Tables that benchmarks write into documents, each between its own marks."""
 
 from pathlib import Path
 
@@ -15,5 +15,5 @@ def fill(document: Path, tables: dict[str, str]) -> None:
 
 
 def table(heading: list[str], *rows: list[str]) -> str:
-    """Cells as a table."""
+    """A Markdown table of these cells."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))

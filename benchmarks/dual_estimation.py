@@ -1,4 +1,4 @@
-"""λ^OFF where λ* is known: what each part of the learner brings, and how near the estimate comes.
+"""λ^OFF where λ* is known: what each part of the learner contributes, and how close the estimate comes.
 
     make dual-estimation                                        everything, then the tables and figure of the document
     python -m benchmarks.dual_estimation --only 'no clock'      some rows (a pattern)
@@ -6,11 +6,11 @@
     python -m benchmarks.dual_estimation --only 'default .*'    the default learner on every problem
     python -m benchmarks.dual_estimation --table                the tables and the figure alone
 
-All rows of a problem learn from the same data: the first K_adj + 1 batches of PDO runs, one for each seed. On
-point-gather these are batches of 50,000 with the paper's settings, on finite problems of 10,000 with those of
-benchmarks.ground_truth. Each actor is then judged: on point-gather by 2,000 fresh episodes, with the noise it was
-trained under; on finite problems exactly. Results go to results/dual-estimation, one file for each row; what is there
-is not run again unless --again.
+All rows of a problem learn from the same data: the first K_adj + 1 batches of PDO runs, one run for each seed. On
+point-gather these are batches of 50,000 with the paper's settings, on finite problems batches of 10,000 with the
+settings of benchmarks.ground_truth. Then each actor is evaluated: on point-gather by 2,000 fresh episodes, with the
+noise that it was trained with, and on finite problems exactly. Results go to results/dual-estimation, one file for each
+row. A row that has a file is not run again, unless --again is given.
 """
 
 import argparse
@@ -29,10 +29,10 @@ from benchmarks import document, ground_truth, provenance
 RESULTS = Path("results/dual-estimation")
 DOCUMENT = Path("docs/dual-estimation.md")
 OPTIMUM = 10.0
-"""λ* by multipliers held fixed for 300 epochs, ten seeds: 10.0 [9.83, 10.2] (docs/reproduction.md)."""
+"""λ* from multipliers held fixed for 300 epochs, with ten seeds: 10.0 [9.83, 10.2] (docs/reproduction.md)."""
 POINT_GATHER = "point-gather"
 PROBLEMS = (POINT_GATHER, "two-state", "gridworld")
-"""Point-gather, and finite ones by their names in benchmarks.ground_truth."""
+"""Point-gather, and finite problems by their names in benchmarks.ground_truth."""
 FINITE_BATCH = 10_000
 
 
@@ -62,7 +62,7 @@ LONG: dict[str, Any] = {
     "action_noise": 0.35,
     "cloning": 0.05,
 }
-"""The learner as an independent implementation had it, around which the parts of `ABLATION` are left out."""
+"""The learner of an independent implementation. `ABLATION` leaves out its parts one by one."""
 
 
 def _long(title: str, k_adj: int = 5, **changes: Any) -> Row:
@@ -95,17 +95,17 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dual batch": ("dual gradient at all states", {"dual_states": "batch"}),
     "no decay": ("rates that do not fall", {"last_rate": 1.0, "averaged": 0.5}),
 }
-"""The default learner, and with one part left out or changed."""
+"""The default learner, whole, and with one part left out or changed."""
 CONTINUOUS: dict[str, tuple[str, dict[str, Any]]] = {
     "no clock": ("critics blind to the time", {"clock": False}),
     "no noise": ("no noise", {"action_noise": 0.0}),
     "no bound": ("no bound", {"bound": 0.0}),
 }
-"""Parts that do nothing on the finite problems: their episodes are cut off, not ended, and actions are choices."""
+"""Parts without effect on the finite problems: their episodes are truncated, not terminated; actions are choices."""
 
 
 def _estimate(title: str, problem: str = POINT_GATHER, k_adj: int = 5, seeds: int = 8, **changes: Any) -> Row:
-    """As APDO estimates, but for the changes."""
+    """The estimate that APDO makes, with some changes."""
     return Row(title, problem, k_adj, members=4, spread=2.0, iterations=30_000, seeds=seeds, learner=changes)
 
 
@@ -120,21 +120,21 @@ ROWS = ABLATION | DEFAULT | ACCURACY
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What all rows of a problem learn from."""
+    """The data that all rows of a problem learn from."""
 
     buffers: Any
-    """Of PDO runs, [seeds]."""
+    """The buffers of PDO runs, [seeds]."""
     training: Any
     task: Any
     optimum: tuple[float, ...]
-    """λ*."""
+    """The optimal multipliers λ*."""
 
 
 def collected(problem: str, batches: int, seeds: int) -> Data:
-    """So many batches of each of so many PDO runs."""
+    """Collect so many batches of so many PDO runs."""
     from apdo.experiment import settings
 
-    # APDO before it adjusts is PDO with a buffer.
+    # Before its adjustment, APDO is PDO with a buffer.
     own = {"k_adj": batches - 1, "seeds": seeds, "check": False}
     if problem == POINT_GATHER:
         experiment, optimum = settings.specify("apdo", problem, own, "paper"), (OPTIMUM,)
@@ -147,7 +147,7 @@ def collected(problem: str, batches: int, seeds: int) -> Data:
 
 
 def measure(row: Row, data: Data) -> dict[str, Any]:
-    """What the row's learners come to, [seeds, members] or, where there are several constraints, [..., constraints]."""
+    """The results of the row's learners, [seeds, members], or with several constraints [..., constraints]."""
     from apdo.off_policy import dual_estimate
 
     learner = dataclasses.replace(dual_estimate.DEPENDABLE, **row.learner)
@@ -171,13 +171,13 @@ def measure(row: Row, data: Data) -> dict[str, Any]:
 
 
 def _plain(values: Any, digits: int) -> list[Any]:
-    """Values of each constraint, or of the only one."""
+    """The values of each constraint, or of the only one."""
     values = np.asarray(values, dtype=np.float64).round(digits)
     return (values[..., 0] if values.shape[-1] == 1 else values).tolist()
 
 
 def learned(config: Any, row: Row, data: Data) -> tuple[Any, Any, float]:
-    """The members of each seed, [seeds, members], their estimate, and the seconds that took without compiling."""
+    """The members of each seed, [seeds, members], their estimate, and the seconds without compilation."""
     import equinox as eqx
     import jax
     import jax.numpy as jnp
@@ -203,7 +203,7 @@ def learned(config: Any, row: Row, data: Data) -> tuple[Any, Any, float]:
 
 
 def played(actors: Any, noise: float, data: Data) -> tuple[Any, Any]:
-    """Each actor's return and costs over fresh episodes, with the noise it was trained under."""
+    """Each actor's return and costs over fresh episodes, with the noise that it was trained with."""
     import jax
     from jax import random
 
@@ -228,7 +228,7 @@ def played(actors: Any, noise: float, data: Data) -> tuple[Any, Any]:
 
 
 def evaluated(actors: Any, data: Data) -> tuple[Any, Any]:
-    """Each actor's return and costs on a finite problem, exactly."""
+    """Each actor's exact return and costs on a finite problem."""
     import jax
 
     from apdo import exact
@@ -250,7 +250,7 @@ def path_of(name: str) -> Path:
 
 
 def measured(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
-    """What has been measured, by row."""
+    """The results so far, by row."""
     return {name: json.loads(path_of(name).read_text()) for name in rows if path_of(name).exists()}
 
 
@@ -265,7 +265,7 @@ def tables() -> dict[str, str]:
 
 
 def ablation_table() -> str:
-    """What each part of the long learner brings."""
+    """The table of what each part of the long learner contributes."""
     heading = ["learner", "λ^OFF: median (range)", "the actor's cost, critics say", "its true cost", "its true return"]
     rows = []
     for name, found in measured(ABLATION).items():
@@ -276,7 +276,7 @@ def ablation_table() -> str:
 
 
 def ratios(found: dict[str, Any]) -> Any:
-    """λ^OFF / λ* of each seed; of several constraints, the one whose median is furthest off."""
+    """λ^OFF / λ* of each seed. With several constraints, for the one whose median is furthest from 1."""
     multipliers = np.asarray(found["multiplier"])
     multipliers = multipliers.reshape(*multipliers.shape[:2], len(found["optimum"]))
     each = np.median(multipliers, axis=1) / np.asarray(found["optimum"])
@@ -284,7 +284,7 @@ def ratios(found: dict[str, Any]) -> Any:
 
 
 def default_table() -> str:
-    """λ^OFF / λ* of the default learner and without each of its parts, on every problem."""
+    """The table of λ^OFF / λ* of the default learner, whole and without each of its parts, on every problem."""
     titles = [problem if problem == POINT_GATHER else ground_truth.CASES[problem].title for problem in PROBLEMS]
     found, rows = measured(DEFAULT), []
     for name, (title, _) in (PARTS | CONTINUOUS).items():
@@ -295,7 +295,7 @@ def default_table() -> str:
 
 
 def accuracy_table() -> str:
-    """How near the default comes on point-gather, by the data."""
+    """The table of how close the default learner comes on point-gather, depending on the data."""
     heading = ["data", "seeds", "λ^OFF: median (range)", "off λ*, median", "90th percentile", "spread covers λ*"]
     rows = []
     for name, found in measured(ACCURACY).items():
@@ -309,7 +309,7 @@ def accuracy_table() -> str:
 
 
 def draw() -> None:
-    """Every learner's λ^OFF, by row."""
+    """Draw every learner's λ^OFF, by row."""
     import matplotlib.pyplot as plt
 
     from apdo.report import plot

@@ -1,11 +1,11 @@
-"""How long finite CMDPs take to solve exactly, one JSON line per size and method.
+"""The time to solve finite CMDPs exactly, one JSON line per size and method.
 
 `python -m benchmarks.exact` (two cores, about twenty minutes) prints the lines and writes results/speed/exact.jsonl.
 
 Problems are random sparse ones (each action leads to 5 states at most, γ = 0.99, two constraints that both bind), a
 walk on a grid with hazards, and the same with its time folded into the state. Methods are the decomposition, HiGHS on
 the occupancy program (simplex, interior point with crossover; SciPy offers none without), and HiGHS on that program's
-dual, each until it takes longer than --limit seconds.
+dual. Sizes grow until a method takes longer than --limit seconds.
 """
 
 import argparse
@@ -47,13 +47,13 @@ def garnet(
 
 
 def grid(side: int, discount: float = 0.99) -> FiniteCMDP:
-    """Walk from the left edge to the right one, a prize a step at the goal column; hazards in the middle cost."""
+    """Walk from the left edge to the right. The goal column pays a prize in each step; hazards in the middle cost."""
     rng = np.random.default_rng(side)
     states = side * side
     row, column = np.divmod(np.arange(states), side)
     moves = [(0, 1), (0, -1), (1, 0), (-1, 0)]
     to = np.stack([np.clip(row + d, 0, side - 1) * side + np.clip(column + e, 0, side - 1) for d, e in moves])
-    # The step goes where it should with 0.85, and otherwise in one of the four directions.
+    # A step goes in its direction with probability 0.85, and otherwise in one of the four directions.
     chance = np.full((4, 4), 0.0375) + 0.85 * np.eye(4)
     rows = np.arange(states)[None, :, None] * 4 + np.arange(4)[:, None, None]
     places = (
@@ -76,7 +76,7 @@ def grid(side: int, discount: float = 0.99) -> FiniteCMDP:
 
 
 def half_way(cmdp: FiniteCMDP) -> FiniteCMDP:
-    """Limits between what the best policy costs and what it costs when both costs have a price."""
+    """Limits between the costs of the best policy and those of the best policy that pays a price for both costs."""
     free, careful = (exact.lagrangian(cmdp, [price, price]).costs for price in (0.0, 1.0))
     return cmdp.with_limits((free + careful) / 2)
 
@@ -100,7 +100,7 @@ def value_program(cmdp: FiniteCMDP, method: str, seconds: float) -> None:
 
 
 def measure(problem: str, method: str, cmdp: FiniteCMDP, work: Callable[[], object]) -> float:
-    """One line; returns the seconds it took."""
+    """Measure one problem and print its line; returns the seconds."""
     began = time.perf_counter()
     try:
         answer, finished = work(), True
@@ -144,7 +144,7 @@ def sweep(problem: str, sizes: Iterable[FiniteCMDP], limit: float, whole: bool) 
                 ways[f"occupancy program, {method}"] = lambda c=cmdp, m=method: program.occupancy(c, m, limit)
                 ways[f"value program, {method}"] = lambda c=cmdp, m=method: value_program(c, m, limit)
         for name, work in ways.items():
-            # The programs grow at least with the square of the size: what took a third of the limit is not asked again.
+            # Programs grow at least with the square of the size: a method that took a third of the limit ends here.
             if name not in given_up and measure(problem, name, cmdp, work) > limit / 3:
                 given_up.add(name)
 

@@ -6,8 +6,9 @@
     python -m benchmarks.ground_truth --table            the tables alone, from what was measured
     python -m benchmarks.ground_truth --out build/ground-truth --job train gridworld focops     one row, alone
 
-A learned policy is not sampled but evaluated exactly, from its probabilities at every state. Results go to
-results/ground-truth, one JSON file for each problem and algorithm; what is there is not run again unless --again.
+A learned policy is not sampled but evaluated exactly, from its probabilities in every state. Results go to
+results/ground-truth, one JSON file for each problem and algorithm. A file that exists is not made again, unless --again
+is given.
 """
 
 import argparse
@@ -30,35 +31,35 @@ from benchmarks import document, provenance
 
 RESULTS = Path("results/ground-truth")
 TWO_CORES = RESULTS / "two-cores"
-"""Rows that were run on the cores of a small machine, where the others were not."""
+"""Rows that were run on a small machine with two cores, unlike the others."""
 DOCUMENT = Path("docs/ground-truth.md")
 SEEDS = 5
 AVERAGED = 200
-"""Epochs at the end of a run over which its multipliers are averaged."""
+"""The number of epochs at the end of a run over which its multipliers are averaged."""
 RETURN_BAR, COST_BAR, MULTIPLIER_BAR = 0.02, 0.03, 0.10
 BUFFERS = (1, 2, 4, 8, 16)
-"""Batches in the buffer that λ^OFF is estimated from."""
+"""The numbers of batches in the buffers from which λ^OFF is estimated."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A problem, and what a run on it needs."""
+    """A problem, with the settings that a run on it needs."""
 
     title: str
     environment: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     primal_dual: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What PDO and those like it have that is other than elsewhere."""
+    """Settings of PDO and similar algorithms that differ on this problem."""
     settling: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What PDO and APDO have besides, where the policy follows the noise of its batches and must average it."""
+    """Further settings of PDO and APDO, where the policy follows the noise of its batches and must average over it."""
 
 
 SETTLING = {"batch": 20_000, "primal.rate": 0.3, "primal.anneal": 40.0, "epochs": 300}
-"""Steps of policy and multipliers that shrink with the epochs. On the Garnets prices are too slow for it."""
+"""The steps of policy and multipliers shrink with the epochs. On the Garnets prices move too slowly for that."""
 QUEUE = {"power": (0.045, 0.15), "budget": 0.075}
-"""The network with power in a unit that gives all three costs about the same size."""
+"""The network with power in a unit in which all three costs have about the same size."""
 CASES = {
-    # An episode's cost varies by more than its mean, and the policy follows that noise.
+    # The standard deviation of an episode's cost exceeds its mean, and the policy follows that noise.
     "two-state": Case("two states", "two-state", primal_dual={"batch": 100_000, "primal.rate": 0.1}, settling=SETTLING),
     "gridworld": Case("gridworld", "gridworld", settling=SETTLING),
     "garnet": Case("Garnet", "garnet"),
@@ -78,18 +79,18 @@ RUN = {
     "checkpoint_every": 10**6,
     "policy.hidden": (32,),
     "critic.hidden": (32,),
-    # The optimum itself is asked for, not a policy that is known to keep the limits.
+    # The aim is the optimum itself, not a policy that is known to keep the limits.
     "margin": 0.0,
 }
 PRIMAL_DUAL = {"batch": 20_000, "epochs": 1000, "primal.rate": 0.3}
-"""Steps that shrink with the gradient, so that a mixed policy can settle. Gains are pure numbers, the library's own."""
+"""The steps shrink with the gradient, so that a mixed policy can settle. Gains are pure numbers, the library's own."""
 LEARNER = {"critic_hidden": (32,), "actor_hidden": (32,)}
-"""Small networks, as the policy's."""
+"""Small networks, like the policy's."""
 ITERATIONS = 30_000
 FIRST_ORDER = {"epochs": 400, "primal.anneal": 10.0}
-"""Gradient steps by Adam, which shrink with the epochs: PPO's go to the edge of the clip, however near the optimum."""
+"""Adam's steps shrink with the epochs, because PPO's reach the edge of the clip however near the optimum is."""
 UNDAMPED = {"epochs": 400}
-"""A policy that swings must not be slowed down on the far side."""
+"""A policy that oscillates must not be slowed down on the far side."""
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("pdo", PRIMAL_DUAL),
     "apdo": (
@@ -106,7 +107,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "focops": ("focops", FIRST_ORDER),
     "cup": ("cup", FIRST_ORDER),
     "p3o": ("p3o", FIRST_ORDER),
-    # A barrier's shortfall is m/t; steps that shrink can follow a steeper one.
+    # With a barrier, the cost stays m/t below the limit. Steps that shrink can follow a steeper barrier.
     "ipo": ("ipo", FIRST_ORDER | {"sharpness": 50.0}),
     "pcpo": ("pcpo", {"anneal": 10.0}),
     "crpo": ("crpo", {"primal.rate": 0.1, "epochs": 1000}),
@@ -114,7 +115,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "trpo-lag": ("trpo-lag", PRIMAL_DUAL),
     "cppo-pid": ("cppo-pid", FIRST_ORDER),
     "trpo-pid": ("trpo-pid", PRIMAL_DUAL | {"primal.rate": 0.1}),
-    # A policy that is smooth in λ, and an ascent whose steps fall faster than the policy's and than entropy's worth.
+    # A policy that depends smoothly on λ, and an ascent whose steps shrink faster than the policy's and the entropy's.
     "rcpo": (
         "rcpo",
         UNDAMPED | {"primal.anneal": 40.0, "primal.entropy": 0.3, "dual_step": 0.5, "rule.decay": 0.5},
@@ -124,17 +125,17 @@ NAMES = {"pdo": "PDO", "apdo": "APDO", "cpo": "CPO", "pdo-plain": "PDO as in the
 NAMES |= {"focops": "FOCOPS", "cup": "CUP", "p3o": "P3O", "ipo": "IPO", "pcpo": "PCPO", "crpo": "CRPO"}
 NAMES |= {"ppo-lag": "PPO-Lag", "trpo-lag": "TRPO-Lag", "cppo-pid": "CPPO-PID", "trpo-pid": "TRPO-PID", "rcpo": "RCPO"}
 NO_PRICE = ("cpo", "pcpo", "ipo", "p3o", "crpo", "cup")
-"""Those whose multiplier is none, the step's own, or λ* times how far another step goes: no bar is set for it."""
+"""Algorithms without a multiplier, or whose multiplier is not an estimate of λ*: no bar is set for it."""
 
 
 LIKE_PDO = ("pdo", "apdo", "trpo-lag", "trpo-pid")
-"""Those that have PDO's settings of a problem."""
+"""Algorithms that have PDO's settings of a problem."""
 ON_AVERAGE = ("crpo", "ppo-lag", "trpo-lag", "rcpo")
-"""Those whose newest policy goes on around the optimum: their theory, where there is one, speaks of the average."""
+"""Algorithms whose newest policy keeps moving around the optimum. If they have a theory, it is about the average."""
 
 
 def trained(case: str, algorithm: str, options: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
-    """One problem and algorithm: the experiment, what the run came to, and the multipliers that it jumped to."""
+    """Train on one problem with one algorithm. Returns the experiment, the result, and the multipliers of its jump."""
     from apdo.experiment import runner
     from apdo.report import runs
 
@@ -148,14 +149,14 @@ def trained(case: str, algorithm: str, options: dict[str, Any] | None = None) ->
 
 
 def judged(policy: Any, task: Any, model: Any) -> Any:
-    """What a learned policy earns and costs, exactly."""
+    """The exact return and costs of a learned policy."""
     from apdo import exact
 
     return exact.evaluate(model, probabilities(policy.network, task.observations()))
 
 
 def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One problem and algorithm: what each seed came to, next to the optimum."""
+    """One problem and algorithm: the results of each seed, compared with the optimum."""
     began = time.perf_counter()
     experiment, result, adjusted = trained(case, algorithm, options)
     seconds = time.perf_counter() - began
@@ -189,7 +190,7 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
 
 
 def averaged(metrics: dict[str, np.ndarray], algorithm: str) -> dict[str, Any]:
-    """What a seed's last policies earn and cost on average, by their batches; of CRPO those that it promises."""
+    """The average return and costs of a seed's last policies, by their batches. For CRPO, only of epochs without recovery."""
     last = {name: values[-AVERAGED:] for name, values in metrics.items()}
     counted = last["recovering"] == 0.0 if algorithm == "crpo" else np.ones(len(last["cost"]), dtype=bool)
     return {
@@ -225,7 +226,7 @@ def probabilities(network: Any, observations: np.ndarray) -> np.ndarray:
 
 
 def scale(model: Any, optimum: Any) -> np.ndarray:
-    """What an excess is measured against: the limit or, where that is 0, what the cost adds up to in size."""
+    """The size that an excess is compared with: the limit or, if it is 0, the sum of the cost's absolute values."""
     turnover = np.array([np.sum(optimum.occupancy * np.abs(cost)) for cost in model.cost])
     return np.where(model.limits != 0, np.abs(model.limits), turnover)
 
@@ -243,7 +244,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     | _SMALL,
     "default": _SMALL,
 }
-"""How λ^OFF is estimated: as the appendix has it, and as APDO does unless told otherwise."""
+"""The settings of the estimate λ^OFF: as in the paper's appendix, and APDO's defaults."""
 
 
 def logged(experiment: Any, batches: int) -> tuple[Any, Any]:
@@ -261,7 +262,7 @@ def logged(experiment: Any, batches: int) -> tuple[Any, Any]:
 
 
 def estimate(case: str, variant: str) -> dict[str, Any]:
-    """λ^OFF for every seed and size of the buffer, all learners side by side on the data of one PDO run."""
+    """λ^OFF for every seed and size of the buffer; all learners work side by side on the data of one PDO run."""
     import equinox as eqx
     import jax
     import jax.numpy as jnp
@@ -269,7 +270,7 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
 
     from apdo.off_policy import dual_estimate
 
-    # APDO before it adjusts is PDO with a buffer.
+    # Before its adjustment, APDO is PDO with a buffer.
     own = PRIMAL_DUAL | {"k_adj": max(BUFFERS) - 1, "check": False}
     own |= {f"off_policy.{name}": value for name, value in VARIANTS[variant].items()}
     own["off_policy.iterations"] = ITERATIONS
@@ -303,7 +304,7 @@ def estimate(case: str, variant: str) -> dict[str, Any]:
 
 
 def jobs(only: str | None) -> list[tuple[str, ...]]:
-    """What there is to do, each as the arguments of a process."""
+    """The jobs to do, each as the arguments of a process."""
     everything: list[tuple[str, ...]] = [("train", case, name) for case in CASES for name in ALGORITHMS]
     everything += [("estimate", case, variant) for case in ("gridworld", "garnet") for variant in VARIANTS]
     return [job for job in everything if only is None or re.fullmatch(only, "/".join(job[1:])) or only in job]
@@ -314,7 +315,7 @@ def path_of(job: tuple[str, ...], out: Path = RESULTS) -> Path:
 
 
 def work(job: tuple[str, ...], out: Path) -> None:
-    """One job, in this process. Its commit is that of the tree as the job finds it."""
+    """Do one job in this process. The recorded commit is that of the tree when the job starts."""
     where = provenance.of()
     found = train(job[1], job[2]) if job[0] == "train" else estimate(job[1], job[2])
     out.mkdir(parents=True, exist_ok=True)
@@ -322,7 +323,7 @@ def work(job: tuple[str, ...], out: Path) -> None:
 
 
 def work_apart(job: tuple[str, ...], out: Path) -> str:
-    """One job, in a process of its own."""
+    """Do one job in a process of its own."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.ground_truth", "--out", str(out), "--job", *job]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -331,19 +332,19 @@ def work_apart(job: tuple[str, ...], out: Path) -> str:
 
 
 def on_average(found: dict[str, Any]) -> dict[str, Any]:
-    """The same result with each seed's average in the place of its newest policy."""
+    """The same result with each seed's average instead of its newest policy."""
     return found | {"seeds": [seed["average"] for seed in found["seeds"]]}
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, np.ndarray]:
-    """By seed: return against the optimum's, the worst excess over a limit, and the worst error of a multiplier."""
+    """By seed: the return relative to the optimum's, the worst excess over a limit, the worst error of a multiplier."""
     optimum = found["optimum"]
     best, limits = optimum["return"], np.array(optimum["limits"])
     prices = np.array(optimum["multipliers"])
     returns = np.array([seed["return"] for seed in found["seeds"]])
     costs = np.array([seed["costs"] for seed in found["seeds"]])
     multipliers = np.array([seed.get("multipliers", [np.nan] * len(limits)) for seed in found["seeds"]])
-    # A slack constraint's multiplier is 0 and its error is measured against the largest of the others.
+    # The multiplier of a slack constraint is 0. Its error is compared with the largest multiplier.
     against = np.where(prices > 1e-6, prices, prices.max())
     return {
         "shortfall": np.maximum(1.0 - returns / best, 0.0),
@@ -353,7 +354,7 @@ def verdicts(found: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def cell(values: np.ndarray, bar: float) -> str:
-    """The median seed and the worst, in percent, and whether all are within the bar."""
+    """The median and the worst seed in percent, and whether all seeds are within the bar."""
     if np.isnan(values).any():
         return "none"
     mark = "" if values.max() <= bar else " ✗"
@@ -382,7 +383,7 @@ def average_row(found: dict[str, Any]) -> str:
 
 
 def kept(algorithm: str) -> str:
-    """A line of the summary: on how many problems every seed keeps each bar."""
+    """A row of the summary: on how many problems every seed meets each bar."""
     files = [path_of(("train", case, algorithm)) for case in CASES if case != "queueing-large"]
     there = [json.loads(path.read_text()) for path in files if path.exists()]
     newest, average = ([verdicts(found) for found in part] for part in (there, _averages(there)))
@@ -401,7 +402,7 @@ def _averages(there: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def sources() -> list[str]:
-    """Lines of a table: which rows were made at which commit, on what."""
+    """Rows of a table: at which commit, and on which device, the results were made."""
     rows: dict[tuple[str, str], dict[str, list[str]]] = {}
     for case in CASES:
         for name in ALGORITHMS:
@@ -414,7 +415,7 @@ def sources() -> list[str]:
 
 
 def _grouped(found: dict[str, list[str]]) -> str:
-    """Algorithms and their problems; those with the same problems together."""
+    """Algorithms with their problems; algorithms with the same problems are grouped."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, cases in found.items():
         groups.setdefault(tuple(cases), []).append(name)

@@ -1,9 +1,10 @@
-"""The curve of each multiplier rule, on problems whose λ* is known.
+"""The curve of each multiplier rule, on problems with known λ*.
 
     make multiplier-rules                   seconds; JSON and pictures in results/multiplier-rules
 
 Nothing is sampled: C(π_k) is the policy's exact cost, and the primal step is a natural-gradient step on the tabular
-softmax policy with the exact advantages of r - λ c, of the same length in every run. What differs is the rule alone.
+softmax policy with the exact advantages of r - λ c. The step has the same length in every run, so only the rules
+differ.
 """
 
 import argparse
@@ -25,15 +26,15 @@ from benchmarks import provenance
 RESULTS = Path("results/multiplier-rules")
 PROBLEMS = {"two-state": ("two states", TwoState()), "garnet": ("Garnet", Garnet(instance=2))}
 EPOCHS, SHOWN = 600, 3
-"""All epochs, and every how many of them are kept."""
+"""The number of epochs, and the interval between epochs that are stored."""
 PRIMAL_STEP = 0.5
 GAIN = 1.0
-"""What the proportional term adds where the limit is exceeded most, in units of λ*; an epoch of ascent adds 5 %."""
+"""What the proportional term adds at the largest excess over the limit, in units of λ*; an epoch of ascent adds 5 %."""
 WITHIN = 0.02
 
 
 def rules(optimum: float, excess: float) -> dict[str, tuple[dual.Config, float]]:
-    """Each rule with its step; Adam's is a length, not a factor on the excess."""
+    """Each rule with its step. Adam's step is a length, not a factor on the excess."""
     proportional = GAIN * optimum / excess
     step = 0.05 * proportional
     return {
@@ -53,7 +54,7 @@ def improved(model: FiniteCMDP, logits: np.ndarray, price: np.ndarray) -> np.nda
     values = Chain(model, policy).values(np.sum(policy * signal, axis=1))
     following = (model.transition @ values).reshape(model.reward.shape)
     advantage = signal + model.discount * following - values[:, None]
-    # A probability that has all but vanished must be able to come back.
+    # A probability that has almost vanished must be able to grow again.
     return np.clip(logits + PRIMAL_STEP * advantage, -12.0, 12.0)
 
 
@@ -100,14 +101,14 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def settled(path: list[float], price: float) -> int | None:
-    """The first epoch from which the multiplier stays near λ*, or None."""
+    """The first epoch from which the multiplier stays near λ*; None if there is none."""
     away = np.flatnonzero(np.abs(np.array(path) / price - 1.0) > WITHIN)
     first = 0 if away.size == 0 else int(away[-1]) + 1
     return first if first < len(path) else None
 
 
 def draw(all: list[dict[str, Any]]) -> None:
-    """λ above, cost below, a column for each problem."""
+    """Draw λ above and cost below, in a column for each problem."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,13 +1,14 @@
-"""Gradient steps per second of sac-lag's learner, next to stable-baselines3's SAC on the same machine.
+"""Gradient steps per second of sac-lag's learner, compared with stable-baselines3's SAC on the same machine.
 
     python -m benchmarks.off_policy_speed                                    ours alone
     python -m benchmarks.off_policy_speed --sb3 .venv-sb3/bin/python         and theirs, in a process of its own
 
-The problem has HalfCheetah's shape: 17 numbers seen, 6 done. Networks are 256 × 256 with ReLU, minibatches 256. Both
-learn from a filled buffer without an environment. Theirs has two critics; ours has two of the reward and as many of
-the cost as `--costs` says, so that its step is so much more work. Several learners share their kernels (`--learners`).
-One JSON line for each figure: the median and the best of several repetitions after compilation. Nothing else may use
-the cores. Threads of theirs wait as PyTorch has them wait, by spinning: told not to, they are half as fast.
+The problem has HalfCheetah's shape: 17 numbers in an observation, 6 in an action. Networks are 256 × 256 with ReLU,
+minibatches 256. Both learn from a filled buffer without an environment. Theirs has two critics. Ours has two for the
+reward and `--costs` for the cost, so that its step is so much more work. Several learners share their kernels
+(`--learners`). Each figure is one JSON line with the median and the best of several repetitions after compilation.
+Nothing else may use the cores. PyTorch's threads wait by spinning, as by default: without spinning they are half as
+fast.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def filled(problem: Problem, rows: int) -> replay.Replay:
 
 
 def ours(costs: int, learners: int, iterations: int, repetitions: int) -> float:
-    """Our gradient steps per second, of all learners together."""
+    """Our gradient steps per second, over all learners."""
     problem = Problem(
         observation_size=SEEN,
         action_size=DONE,
@@ -102,7 +103,7 @@ def ours(costs: int, learners: int, iterations: int, repetitions: int) -> float:
 
 
 def theirs(python: str, threads: int, iterations: int, repetitions: int) -> float:
-    """Stable-baselines3's."""
+    """The gradient steps per second of stable-baselines3."""
     code = THEIRS.format(seen=SEEN, done=DONE, rows=ROWS, threads=threads, steps=iterations, repetitions=repetitions)
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     said = json.loads(done.stdout.strip().splitlines()[-1])

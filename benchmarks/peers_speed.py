@@ -1,4 +1,4 @@
-"""Speed next to OmniSafe, FSRL and stable-baselines3: environment steps in a second, collecting and learning.
+"""Speed compared with OmniSafe, FSRL and stable-baselines3: environment steps per second of collecting and learning.
 
     make bench-peers                                       their environments, then all of this
     python -m benchmarks.peers_speed                       settings, measurement, tables: a quarter of an hour
@@ -6,15 +6,18 @@
     python -m benchmarks.peers_speed --measure             the measurement alone, with the settings on file
     python -m benchmarks.peers_speed --table               the tables alone, from the file
 
-PDO (TRPO-Lagrangian at the peers) and CPO on HalfCheetah-velocity and PointGoal1; PPO of stable-baselines3 for scale.
-The peers step Safety-Gymnasium's tasks, ours the library's own of the same name. Everybody has their own networks,
-batch and numbers of gradient steps: what is compared is what a user gets. Each training is a process that goes on when
-it is told to (`benchmarks.peers_speed_runs`): ours take a turn before each peer does, and all but one are idle. A
-peer's processes go before the next one's come, since twenty copies of PointGoal1 take ten gigabytes. The first batch of
-each is not counted (of FSRL, one episode's). Before that, in trials with smaller batches and TRPO-Lagrangian, each peer
-is given several ways to vectorise, and the best is taken for the measurement; a trial that is on file is not made again
-without `--again`. Threads wait as PyTorch has them wait. Nothing else may use the cores. A peer that is not there is
-reported as absent, one that breaks down as failed, and the others go on.
+The algorithms are PDO (TRPO-Lagrangian for the peers) and CPO on HalfCheetah-velocity and PointGoal1; PPO of
+stable-baselines3 gives a scale. The peers step Safety-Gymnasium's tasks, ours the library's own tasks of the same name.
+Each library uses its own networks, batch and numbers of gradient steps, because the comparison is about what a user
+gets.
+
+Each training is a process that trains one batch whenever it is told to (`benchmarks.peers_speed_runs`). Our trainings
+take a turn before each peer does, and all processes but one are idle. A peer's processes end before the next peer's
+begin, because twenty copies of PointGoal1 take ten gigabytes. The first batch of each training is not counted (for
+FSRL, one episode). Before the measurement, each peer tries several ways to vectorise, with smaller batches and
+TRPO-Lagrangian, and the fastest is used; a trial that is on file is not made again without `--again`. PyTorch's threads
+wait as by default. Nothing else may use the cores. If a peer is not installed it is reported as absent, and if it
+breaks down as failed; the others continue.
 """
 
 import argparse
@@ -48,16 +51,16 @@ PYTHONS = {
 NAMES = {"apdo": "apdo", "omnisafe": "OmniSafe", "fsrl": "FSRL", "sb3": "stable-baselines3"}
 TASKS = ("halfcheetah-velocity", "point-goal-1")
 BATCH = 20_000
-"""Of ours, in the row that ratios are taken from; it is also OmniSafe's and FSRL's own."""
+"""Our batch in the row from which ratios are computed; OmniSafe and FSRL have the same by default."""
 BARS = {"halfcheetah-velocity": 30_000, "point-goal-1": 60_000}
-"""Steps per second of PDO on two cores."""
+"""The bars: steps per second of PDO on two cores."""
 OMNISAFE_BAR, FASTEST_BAR = 10.0, 3.0
 TURN = 1.5
-"""Seconds that a turn lasts at least."""
+"""The least seconds of a turn."""
 ROUNDS = {"halfcheetah-velocity": 3, "point-goal-1": 2}
-"""Turns of each training; where the peers take half a minute for a batch, one less."""
+"""The number of turns of each training; one less on the task where a batch of the peers takes half a minute."""
 PATIENCE = 240.0
-"""Seconds that a batch or a start may take."""
+"""The most seconds that a batch or a start may take."""
 
 Row = dict[str, Any]
 
@@ -98,9 +101,9 @@ TRIED = {
         "sb3": [*_ways("sb3", "dummy", (1,), (1,)), *_ways("sb3", "subproc", (2, 4), (1,))],
     },
 }
-"""What is tried of each peer. OmniSafe's copies step in processes of their own; "sync", in its own process, is what
-Safety-Gymnasium offers and OmniSafe has no option for. A step of PointGoal1 takes a millisecond or two, so that one
-process, which leaves a core idle, is not much tried there."""
+"""The ways to vectorise that are tried for each peer. OmniSafe's copies step in processes of their own; "sync", in its
+own process, exists in Safety-Gymnasium, but OmniSafe has no option for it. A step of PointGoal1 takes a millisecond or
+two, so a single process, which leaves a core idle, is hardly tried there."""
 ROWS: list[Row] = [
     {"system": "apdo", "algorithm": "pdo", "batch": BATCH},
     {"system": "apdo", "algorithm": "cpo", "batch": BATCH},
@@ -116,11 +119,11 @@ LABELS = {"pdo": "TRPO-Lagrangian", "cpo": "CPO", "ppo": "PPO"}
 
 
 class Failed(Exception):
-    """A training ended, or took too long; the message is the last that it said."""
+    """A training ended or took too long; the message is its last output."""
 
 
 class Training:
-    """A process that trains a batch whenever it is told to."""
+    """A process that trains one batch whenever it is told to."""
 
     def __init__(self, given: Row, folder: Path) -> None:
         self._log = folder / "log"
@@ -141,7 +144,7 @@ class Training:
             )
 
     def about(self) -> Row:
-        """What it says of itself once it is set up."""
+        """The facts that the process prints about itself after its start."""
         self._listener.settimeout(0.2)
         until = time.monotonic() + PATIENCE
         while True:
@@ -156,7 +159,7 @@ class Training:
         return self._told()
 
     def batch(self) -> tuple[int, float]:
-        """One more batch: its samples and seconds."""
+        """Train one more batch; returns its samples and seconds."""
         self._line.write("go\n")
         self._line.flush()
         told = self._told()
@@ -177,7 +180,7 @@ class Training:
         return last_words(self._log.read_text(errors="replace"))
 
     def end(self) -> None:
-        """End it, with all processes of its own."""
+        """End the process, with all of its own processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -190,7 +193,7 @@ class Training:
 
 @contextlib.contextmanager
 def started(given: Row) -> Iterator[Training]:
-    """A training, which is ended afterwards whatever happens."""
+    """Start a training, and end it after the context, whatever happens."""
     with tempfile.TemporaryDirectory() as folder:
         training = Training(given, Path(folder))
         try:
@@ -200,7 +203,7 @@ def started(given: Row) -> Iterator[Training]:
 
 
 def last_words(log: str) -> str:
-    """The last line of a log that names an error, or the last one at all, without paths of this machine."""
+    """The last line of a log that names an error, or else its last line, without paths of this machine."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     named = [line for line in lines if "Error:" in line or line.endswith("Error")]
     said = (named or lines or ["it said nothing"])[-1]
@@ -208,15 +211,15 @@ def last_words(log: str) -> str:
 
 
 def absent(system: str) -> str:
-    """A sentence where a system's environment is not there, and nothing where it is."""
+    """A sentence if a system's environment is not installed; otherwise empty."""
     if Path(PYTHONS[system]).exists():
         return ""
     return f"{NAMES[system]} is not installed: there is no {PYTHONS[system]}, which `make bench-peers` makes."
 
 
 def tried(task: str, way: Row) -> Row:
-    """One trial of a way to vectorise: steps per second of a batch, where it is short of the second one."""
-    # OmniSafe needs an episode that ended in each batch, and its copies have equal shares of it.
+    """Try one way to vectorise: the steps per second of a batch. A small first batch is not counted."""
+    # In OmniSafe each batch needs an episode that ended, and is divided equally among the copies.
     steps = max(4000, 1000 * way["envs"] * way.get("parallel", 1))
     size = {"omnisafe": {"steps": steps}, "fsrl": {"episodes": max(4, way["envs"])}, "sb3": {}}[way["system"]]
     algorithm = "ppo" if way["system"] == "sb3" else "pdo"
@@ -232,7 +235,7 @@ def tried(task: str, way: Row) -> Row:
 
 
 def settings(out: Path, found: Row) -> None:
-    """Every trial that is not on file, by task and peer; each is kept at once."""
+    """Make every trial that is not on file, by task and peer, and store each at once."""
     for task in TASKS:
         for system, ways in TRIED[task].items():
             if absent(system):
@@ -247,13 +250,13 @@ def settings(out: Path, found: Row) -> None:
 
 
 def write(out: Path, found: Row) -> None:
-    """Put a result on file."""
+    """Store a result in its file."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def best(trials: list[Row]) -> Row | None:
-    """The fastest trial's way, if any came to an end."""
+    """The fastest way among the trials; None if none succeeded."""
     done = [trial for trial in trials if "failed" not in trial]
     if not done:
         return None
@@ -262,7 +265,7 @@ def best(trials: list[Row]) -> Row | None:
 
 
 def measured(task: str, trials: dict[str, list[Row]], rounds: int) -> list[Row]:
-    """All rows of a task: ours stay, and take a turn before each peer, of which one is there at a time."""
+    """All rows of a task. Our trainings stay, and take a turn before each peer; only one peer exists at a time."""
     rows = [dict(row) for row in ROWS]
     ours, peers = ([row for row in rows if (row["system"] == "apdo") == own] for own in (True, False))
     with contextlib.ExitStack() as stay:
@@ -280,7 +283,7 @@ def measured(task: str, trials: dict[str, list[Row]], rounds: int) -> list[Row]:
 
 
 def _set_up(task: str, row: Row, trials: dict[str, list[Row]], stack: contextlib.ExitStack) -> Training | None:
-    """A row's training, set up and warm: a first batch is not counted; what hinders it is noted in the row."""
+    """Start a row's training and train a first batch, which is not counted. A failure is recorded in the row."""
     system = row["system"]
     row["seconds"], row["samples"] = [], []
     if said := absent(system):
@@ -304,7 +307,7 @@ def _set_up(task: str, row: Row, trials: dict[str, list[Row]], stack: contextlib
 
 
 def _take_turn(row: Row, training: Training | None) -> None:
-    """Batches until the turn is over, noted in the row."""
+    """Train batches until the turn is over, and record them in the row."""
     if training is None or "failed" in row:
         return
     spent = 0.0
@@ -320,7 +323,7 @@ def _take_turn(row: Row, training: Training | None) -> None:
 
 
 def summarised(row: Row) -> Row:
-    """A row with its median and best; one that failed or is absent has neither."""
+    """A row with its median and best, unless it failed or is absent."""
     kept = dict(row)
     samples, seconds = kept.pop("samples"), kept.pop("seconds")
     if "failed" in row or "absent" in row or not seconds:
@@ -330,7 +333,7 @@ def summarised(row: Row) -> Row:
 
 
 def ratios(rows: list[Row]) -> Row:
-    """Medians of our algorithms, with the peers' batch, against OmniSafe's best row and the best row of any peer."""
+    """The ratios of our algorithms' medians, with the peers' batch, to OmniSafe's best row and any peer's best row."""
     peers = [row for row in rows if row["system"] != "apdo" and "median" in row]
     ours = [row for row in rows if row["system"] == "apdo" and "median" in row and row["batch"] == BATCH]
     found: Row = {}
@@ -346,7 +349,7 @@ def ratios(rows: list[Row]) -> Row:
 
 
 def bars(task: str, rows: list[Row]) -> Row:
-    """Which bars PDO meets; one that has nothing to be compared with is not met."""
+    """Which bars PDO meets. A bar counts as not met if there is nothing to compare with."""
     speed = [r["median"] for r in rows if (r["system"], r["algorithm"], r.get("batch")) == ("apdo", "pdo", BATCH)]
     against = ratios(rows).get("pdo", {})
     return {
@@ -357,7 +360,7 @@ def bars(task: str, rows: list[Row]) -> Row:
 
 
 def machine() -> Row:
-    """Cores, model and what else was running."""
+    """The machine's cores, its model, and what else was running."""
     lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     cores = len(os.sched_getaffinity(0))
@@ -381,7 +384,7 @@ def way_words(way: Row) -> str:
 
 
 def speed_table(tasks: Row) -> str:
-    """Every row of every task."""
+    """The table of every row of every task."""
     heading = ["task", "", "algorithm", "batch", "networks", "environments", "steps/s, median", "best"]
     return document.table(heading, *[_cells(task, row) for task, found in tasks.items() for row in found["rows"]])
 
@@ -400,7 +403,7 @@ def _cells(task: str, row: Row) -> list[str]:
 
 
 def ratio_table(tasks: Row) -> str:
-    """Ratios and bars of every task."""
+    """The table of the ratios and bars of every task."""
     heading = ["task", "", "times OmniSafe", "times the fastest peer", "which is", "bars missed"]
     cells = []
     for task, found in tasks.items():
@@ -420,7 +423,7 @@ def ratio_table(tasks: Row) -> str:
 
 
 def settings_table(trials: Row) -> str:
-    """What every trial came to."""
+    """The table of every trial's result."""
     heading = ["peer", "environments", *TASKS]
     cells = []
     for system in TRIED[TASKS[0]]:

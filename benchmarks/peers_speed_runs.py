@@ -1,12 +1,12 @@
-"""One training that goes on a batch at a time when it is told to; `benchmarks.peers_speed` runs it in each Python.
+"""One training that continues by one batch whenever it is told to; `benchmarks.peers_speed` runs it in each Python.
 
     python benchmarks/peers_speed_runs.py SOCKET '{"system": "fsrl", "task": "point-goal-1", "algorithm": "cpo", ...}'
 
 Every system has its own defaults for networks, batch and learning, and is called as its users call it, without
-TensorBoard and the like. What may be chosen is how environments are vectorised and how many threads PyTorch takes.
-Between two batches a line with the seconds and the samples of the last one is sent, and the next "go" awaited, so that
-trainings can take turns on a machine without starting anew. The clock is that of the training: collecting and learning,
-from the "go" to the next batch's beginning.
+TensorBoard and similar tools. Only the vectorisation of environments and the number of PyTorch's threads can be chosen.
+After each batch the process sends a line with the batch's seconds and samples, and waits for the next "go". So
+trainings can take turns on a machine without starting again. The time covers collecting and learning, from the "go" to
+the beginning of the next batch.
 """
 
 import functools
@@ -23,10 +23,10 @@ from importlib import metadata
 from typing import Any
 
 IDS = {"halfcheetah-velocity": "SafetyHalfCheetahVelocity{}-v1", "point-goal-1": "SafetyPointGoal1{}-v0"}
-"""Safety-Gymnasium's ids; with "Gymnasium" in them steps give five values and the cost is in `info`."""
+"""Safety-Gymnasium's ids. With "Gymnasium" in them, steps return five values and the cost is in `info`."""
 LIMIT = 25.0
 BATCHES = 1000
-"""More than are ever asked for."""
+"""More batches than are ever asked for."""
 PACKAGES = {
     "apdo": ("jax", "jaxlib", "numpy", "mujoco", "gymnasium"),
     "omnisafe": ("omnisafe", "torch", "numpy", "safety-gymnasium", "gymnasium", "mujoco"),
@@ -38,7 +38,7 @@ Given = dict[str, Any]
 
 
 class Turns:
-    """Between two batches: what the last one took is told, and the word to go on awaited."""
+    """Called between two batches: sends the facts of the last one, and waits for the next "go"."""
 
     def __init__(self, address: str, about: Given) -> None:
         self._address, self._about = address, about
@@ -46,7 +46,7 @@ class Turns:
         self._began, self._samples = 0.0, 0
 
     def __call__(self, samples: int, **facts: object) -> None:
-        """So many samples have been learned from, counted from the start."""
+        """Report that so many samples have been learned from since the start."""
         ended = time.perf_counter()
         if self._line is None:
             link = socket.socket(socket.AF_UNIX)
@@ -63,7 +63,7 @@ class Turns:
 
 
 def apdo(given: Given, turn: Turns) -> None:
-    """Our own, on the native task."""
+    """Our own training, on the library's own task."""
     jax, jnp = loaded("jax"), loaded("jax.numpy")
     hosted, loop = loaded("apdo.hosted"), loaded("apdo.loop")
     opening, settings = loaded("apdo.experiment.opening"), loaded("apdo.experiment.settings")
@@ -82,7 +82,7 @@ def apdo(given: Given, turn: Turns) -> None:
 
 
 def omnisafe(given: Given, turn: Turns) -> None:
-    """OmniSafe's: copies in processes of their own (`vector_env_nums`), or several agents that share gradients."""
+    """OmniSafe's training: copies in processes of their own (`vector_env_nums`), or agents that share gradients."""
     safety = environments()
     if given.get("vector") == "sync":
         safety.vector.make = functools.partial(safety.vector.make, asynchronous=False)
@@ -111,7 +111,7 @@ def omnisafe(given: Given, turn: Turns) -> None:
 
 
 def _in_step(turn: Callable[[int], None]) -> Callable[[int], None]:
-    """The first of several agents tells and waits; the others wait for it."""
+    """For several agents: the first one reports and waits, and the others wait for it."""
     together = loaded("torch").distributed
     if not together.is_initialized():
         return turn
@@ -125,7 +125,7 @@ def _in_step(turn: Callable[[int], None]) -> Callable[[int], None]:
 
 
 def fsrl(given: Given, turn: Turns) -> None:
-    """FSRL's: tianshou's vectorised environments of either kind; an epoch is one batch."""
+    """FSRL's training, with either kind of tianshou's vectorised environments; an epoch is one batch."""
     environments()
     gymnasium, kinds = loaded("gymnasium"), loaded("tianshou.env")
     logger = loaded("fsrl.utils").BaseLogger
@@ -152,7 +152,7 @@ def fsrl(given: Given, turn: Turns) -> None:
 
 
 def sb3(given: Given, turn: Turns) -> None:
-    """PPO of stable-baselines3, to which the cost is a number in `info` that nobody reads."""
+    """PPO of stable-baselines3. The cost is a number in `info`, which it does not read."""
     environments()
     torch, vector = loaded("torch"), loaded("stable_baselines3.common.vec_env")
     callbacks, gymnasium = loaded("stable_baselines3.common.callbacks"), loaded("gymnasium")
@@ -177,18 +177,18 @@ def sb3(given: Given, turn: Turns) -> None:
 
 
 def environments() -> Any:
-    """Safety-Gymnasium, as it came but for what keeps Python 3.11 from importing it."""
+    """Import Safety-Gymnasium, with a repair so that Python 3.11 can import it."""
     safety = loaded("apdo.envs.safety")
     return safety.load(safety.SAFETY_GYMNASIUM)
 
 
 def loaded(name: str) -> Any:
-    """A module that only one of the environments has."""
+    """Import a module that only one of the environments has."""
     return importlib.import_module(name)
 
 
 def versions(system: str) -> dict[str, str]:
-    """Of what a system's speed depends on."""
+    """The versions of the packages that a system's speed depends on."""
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES[system]}
 
 

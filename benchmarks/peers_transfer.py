@@ -3,21 +3,23 @@
     python -m benchmarks.peers_transfer --only 'pendulum/fsrl-.*' --seeds 0     a part: PROBLEM/ALGORITHM as a pattern
     python -m benchmarks.peers_transfer --samples 20000 --out /tmp/try          a short trial
 
-They take continuous actions and one cost, and constrain the total of an episode. They are given the limit and the
-number of samples; the rest is theirs. Two defaults are not kept: FSRL stops as soon as a return of 450 is reached,
-which means nothing here, and OmniSafe asks for 16 threads. FSRL ends with the first batch of 20 episodes that brings it
-to the number of samples, all of them one of its epochs: its own, of 10,000, end with a whole batch each, which comes to
-twice the samples where episodes are long. OmniSafe leaves out the last epoch where it would not be whole: 240,000
-samples of 250,000. Both play the 1,000 episodes with the policy as it was trained, stochastic like ours; what its mode
-earns in 100 is filed beside it. Results go to results/transfer/peers; a run that breaks down is filed as failed.
+They support continuous actions and one cost, and constrain the total of an episode. They are given the limit and the
+number of samples, and otherwise use their defaults. There are two exceptions. FSRL stops as soon as a return of 450 is
+reached, which means nothing here. OmniSafe asks for 16 threads.
 
-Both live in one environment of their own, with Python 3.11, whatever old pins they have:
+FSRL ends with the first batch of 20 episodes that reaches the number of samples, and all of these are one of its
+epochs. Its own epochs of 10,000 samples end with a whole batch each, which would double the samples if episodes are
+long. OmniSafe leaves out the last epoch if it would not be whole: 240,000 samples of 250,000. Both play the 1,000
+episodes with the policy as it was trained, which is stochastic like ours. The return of its mode in 100 episodes is
+filed too. Results go to results/transfer/peers. A run that breaks down is filed as failed.
+
+Both packages live in one environment of their own, with Python 3.11, in spite of the old versions that they pin:
 
     pip install torch==2.13.0+cpu 'numpy<2.3' gymnasium==1.4.0 jax==0.10.2 tensorboard numba==0.68.1 h5py packaging \\
         pyyaml rich typer tqdm moviepy -e '.[mujoco]'
     pip install --no-deps fast-safe-rl==0.1.0 tianshou==0.5.0 omnisafe==0.5.0
 
-Packages that they import for other purposes (loggers, plots, other environments) are stood in for where absent.
+Packages that they import for other purposes (loggers, plots, other environments) are replaced by stubs if absent.
 """
 
 import argparse
@@ -56,14 +58,14 @@ PROBLEMS = [
     in ("point-gather", "navigation", "Pendulum-v1", "MountainCarContinuous-v0", "halfcheetah-velocity")
 ]
 COPIES = 10
-"""Environments side by side in FSRL, as in its own example."""
+"""The number of environments side by side in FSRL, as in its own example."""
 PLAYED = 50
-"""Environments side by side in evaluations."""
+"""The number of environments side by side in evaluations."""
 MODE_EPISODES = 100
 BROKEN = (ValueError, RuntimeError, AssertionError, ArithmeticError)
-"""What is raised when a peer's numbers are no longer finite."""
+"""The errors that are raised when a peer's numbers are no longer finite."""
 CHUNK = 10_000
-"""Samples whose episodes make one point of a training curve."""
+"""The number of samples whose episodes make one point of a training curve."""
 ABSENT = ("wandb", "safety_gymnasium", "seaborn", "pandas", "gdown", "bullet_safety_gym", "pyrallis")
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "jax", "fast-safe-rl", "tianshou", "omnisafe")
 
@@ -73,7 +75,7 @@ Act = Callable[[np.ndarray, bool], np.ndarray]
 
 @dataclasses.dataclass
 class Book:
-    """Return and cost of every episode that ended, and after how many samples of all environments it did."""
+    """Return and cost of every episode that ended, and the samples of all environments until then."""
 
     samples: int = 0
     ends: list[tuple[int, float, float]] = dataclasses.field(default_factory=list)
@@ -89,7 +91,7 @@ class Book:
 
 
 class Booked(gymnasium.Wrapper):
-    """Says what a step costs in `info["cost"]`, seeds the first reset, and keeps the book."""
+    """Puts the cost of a step into `info["cost"]`, seeds the first reset, and records episodes in the book."""
 
     def __init__(self, env: Any, book: Book, cost: Callable[..., float], seed: int, units: float = 1.0) -> None:
         super().__init__(env)
@@ -105,7 +107,7 @@ class Booked(gymnasium.Wrapper):
         return self._before, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step."""
+        """Take one step."""
         after, reward, terminated, truncated, info = self.env.step(action)
         reward, cost = self.units * float(reward), self.cost(self._before, action, after, info)
         self._before = after
@@ -127,7 +129,7 @@ def environment(case: Case, book: Book, seed: int) -> gymnasium.Env[Any, Any]:
 
 
 def native(name: str) -> gymnasium.Env[Any, Any]:
-    """A JAX-native environment, the same bit for bit as `NativeEnv`, with one compiled call for each step."""
+    """A JAX environment with one compiled call for each step; bit for bit the same as `NativeEnv`."""
     from apdo.envs.native import NativeEnv
 
     reset_all, step_all = _compiled(name)
@@ -153,7 +155,7 @@ def native(name: str) -> gymnasium.Env[Any, Any]:
 
 @functools.cache
 def _compiled(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The reset and the step of a JAX-native environment; all copies share them."""
+    """The reset and the step of a JAX environment; all copies share them."""
     import jax
     import jax.numpy as jnp
 
@@ -188,7 +190,7 @@ def _cost(given: Any) -> Callable[..., float]:
 
 
 def stand_in() -> None:
-    """Let packages that are not needed here be imported though they are absent."""
+    """Make packages importable that are absent and not needed here."""
     for name in ABSENT:
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             sys.modules[name] = mock.MagicMock()
@@ -198,7 +200,7 @@ def stand_in() -> None:
 
 
 def loaded(name: str) -> Any:
-    """A module that only the peers' environment has."""
+    """Import a module that only the peers' environment has."""
     return importlib.import_module(name)
 
 
@@ -263,13 +265,13 @@ def omnisafe(case: Case, algorithm: str, seed: int, samples: int, book: Book) ->
 
 
 def _without_folder(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the temporary folder that was logged to."""
+    """A configuration without the temporary folder of the logs."""
     kept = {name: value for name, value in config.items() if name != "log_dir"}
     return {name: _without_folder(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
 def _omnisafe_environment(case: Case, book: Book, seed: int) -> type[Any]:
-    """A problem as OmniSafe wants environments."""
+    """A problem in the form of OmniSafe's environments."""
     torch = loaded("torch")
 
     class Transfer(loaded("omnisafe.envs.core").CMDP):
@@ -310,7 +312,7 @@ def _omnisafe_environment(case: Case, book: Book, seed: int) -> type[Any]:
 
 
 def played(case: Case, act: Act, seed: int, mode: bool, episodes: int = EPISODES) -> dict[str, Any]:
-    """Return and cost over fresh episodes, as many of each copy."""
+    """Return and cost over fresh episodes, the same number in each copy."""
     from apdo.experiment.evaluation import Estimate
 
     books = [Book() for _ in range(PLAYED)]
@@ -335,7 +337,7 @@ ALGORITHMS = [f"{peer}-{algorithm}" for peer in PEERS for algorithm in ("ppo-lag
 
 
 def train(job: Job, samples: int) -> dict[str, Any]:
-    """What one seed of a peer came to, in the shape of the study's own results."""
+    """The result of one seed of a peer, in the form of the study's own results."""
     torch = loaded("torch")
     stand_in()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -369,7 +371,7 @@ def train(job: Job, samples: int) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that a peer's result depends on."""
+    """The versions of everything that a peer's result depends on."""
     there = {name: metadata.version(name) for name in PACKAGES if importlib.util.find_spec(_module(name)) is not None}
     return {"python": sys.version.split()[0]} | there
 
@@ -385,7 +387,7 @@ def _commit() -> str:
 
 
 def jobs(given: argparse.Namespace) -> list[Job]:
-    """The seeds that are not there."""
+    """The seeds that are still missing."""
     found = []
     for problem in PROBLEMS:
         for algorithm in ALGORITHMS:

@@ -1,17 +1,16 @@
-"""SafetyPointGoal1 at full length: CPO against its limit, and λ^OFF against the multiplier at which PDO settles.
+"""SafetyPointGoal1 at full length: CPO compared with its limit, and λ^OFF with the multiplier at which PDO settles.
 
     python -m benchmarks.point_goal                 all of it (an H200 takes some minutes), then the table
     python -m benchmarks.point_goal --only cpo      a part: cpo, pdo, pdo-without-margin, estimate, bounded, sac
     python -m benchmarks.point_goal --only pdo --run runs/pdo     the same from a run of the part's command, see below
     python -m benchmarks.point_goal --table         the table alone, from what was measured
 
-Every algorithm has the library's defaults and batches of 20,000, the task's own limit of 25. By default PDO enforces a
-limit a fifth below that, whose price is another one; `pdo-without-margin` enforces the limit that λ^OFF is an estimate
-for. `estimate` trains PDO for
-2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does; `bounded` does the same with
-cost critics that are held to what costs can add up to, and `sac` with soft actor-critic, whose cost critics are
-cautious besides. Results go to results/point-goal, one JSON file each. A run that was made on the command line, with
-the same options, can be filed too: its folder has the metrics and where they come from.
+Every algorithm has the library's defaults, batches of 20,000 and the task's own limit of 25. By default PDO enforces a
+limit a fifth below that, whose price is different; `pdo-without-margin` enforces the limit for which λ^OFF is an
+estimate. `estimate` trains PDO for 2,000,000 samples and then estimates λ* from the newest of them, as APDO's
+adjustment does. `bounded` does the same with cost critics that are bounded by what costs can add up to, and `sac` with
+soft actor-critic, whose cost critics are also cautious. Results go to results/point-goal, one JSON file each. A run
+that was made on the command line with the same options can be filed too: its folder has the metrics and their origin.
 """
 
 import argparse
@@ -42,9 +41,9 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 PARTS["bounded"] = ("apdo", PARTS["estimate"][1] | {"off_policy.learner.bounded": True})
 PARTS["sac"] = ("apdo", PARTS["estimate"][1] | {"off_policy.learner": "sac"})
 LAST = 0.05
-"""The share of the epochs, the last ones, that a result is the mean of."""
+"""A result is the mean over this share of the epochs, at the end of the run."""
 SETTLED = 0.3
-"""The share of PDO's epochs, the last ones, whose mean multiplier counts as settled."""
+"""PDO's multiplier is averaged over this share of the epochs, at the end of the run, after it has settled."""
 
 
 def train(part: str, seeds: int) -> dict[str, Any]:
@@ -113,7 +112,7 @@ def _last(values: np.ndarray, share: float) -> list[float]:
 
 
 def table() -> str:
-    """What was measured, in words."""
+    """The table of the results."""
     there = {part: json.loads(path.read_text()) for part in PARTS if (path := RESULTS / f"{part}.json").exists()}
     lines = []
     settlers = ("pdo", "pdo-without-margin")

@@ -1,6 +1,6 @@
-"""Where a result comes from: commit, command, device, versions and date.
+"""The provenance of a result: commit, command, device, versions and date.
 
-Every benchmark that writes a file of results passes it through `stamped`; `tests/test_results.py` refuses others.
+Every benchmark that writes a file of results passes them through `stamped`; `tests/test_results.py` refuses others.
 """
 
 import datetime
@@ -14,12 +14,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def stamped(found: dict[str, Any], packages: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What was found, and where it comes from; what it says of that itself is left as it is."""
+    """A result with its provenance. Entries of a provenance that the result has already are kept."""
     return of(packages) | found
 
 
 def of(packages: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The provenance of what this process computes, with the versions of further packages that matter."""
+    """The provenance of this process's results, with the versions of further packages that matter."""
     import jax
 
     from apdo.experiment import records
@@ -35,16 +35,16 @@ def of(packages: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The line that started this process, as one would type it in a checkout."""
+    """The command line that started this process, as one would type it in a checkout."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = getattr(spec, "name", "").removesuffix(".__main__")
     return shlex.join(["python", "-m", name, *sys.argv[1:]] if name else ["python", *sys.argv])
 
 
 def missing(found: object) -> list[str]:
-    """What a result does not say of where it comes from; each seed of it may say so on its own.
+    """The entries of its provenance that a result lacks; each seed of it may have its own.
 
-    A commit whose tree had changed is none: nobody can have that tree again.
+    The commit of a tree with changes does not count, because nobody can restore that tree.
     """
     if not isinstance(found, dict):
         return list(ENTRIES)

@@ -1,6 +1,6 @@
-"""What OmniSafe has published of the benchmark's tasks: return and cost, each a mean and a standard deviation.
+"""OmniSafe's published results on the benchmark's tasks: return and cost, each with mean and standard deviation.
 
-The figures are those of its documentation; nothing here was run by us. The limit is 25 on an episode's plain total of
+The figures are those of its documentation; we have not run any of them. The limit is 25 on an episode's plain total of
 costs. On-policy algorithms had 10,000,000 steps. Off-policy ones had 1,000,000, and 3,000,000 on the point robot's
 tasks.
 """
@@ -12,7 +12,7 @@ ON_POLICY_STEPS = 10_000_000
 
 
 class Figure(NamedTuple):
-    """A published result; a deviation is None where none was given."""
+    """A published result; a deviation is None if it was not given."""
 
     earned: float
     earned_deviation: float | None
@@ -237,16 +237,16 @@ COUNTERPARTS = {
     "ppo-early-termination": "PPOEarlyTerminated",
     "trpo-early-termination": "TRPOEarlyTerminated",
 }
-"""What we run ↦ OmniSafe's algorithm that is nearest to it; the others have none with published figures."""
+"""Our algorithm ↦ the most similar algorithm of OmniSafe, if it has published figures."""
 
 
 def off_policy_steps(task: str) -> int:
-    """How long OmniSafe trained off-policy algorithms on a task."""
+    """The number of steps for which OmniSafe trained off-policy algorithms on a task."""
     return 3_000_000 if task.startswith("point-") else 1_000_000
 
 
 def counterpart(task: str, algorithm: str) -> tuple[str, Figure, int] | None:
-    """The name, result and steps of OmniSafe's algorithm that is nearest to ours; None if there is none."""
+    """The name, result and steps of OmniSafe's algorithm that is most similar to ours; None if there is none."""
     name = COUNTERPARTS.get(algorithm, "")
     if name in ON_POLICY.get(task, {}):
         return name, ON_POLICY[task][name], ON_POLICY_STEPS
@@ -256,7 +256,7 @@ def counterpart(task: str, algorithm: str) -> tuple[str, Figure, int] | None:
 
 
 def best(task: str) -> tuple[str, Figure, int]:
-    """The result within the limit that earned most, on-policy where there is any such, and its name and steps."""
+    """The name, result and steps with the highest return within the limit, from on-policy algorithms if possible."""
     on_policy = task in ON_POLICY
     found = ON_POLICY[task] if on_policy else OFF_POLICY[task]
     within = {name: figure for name, figure in found.items() if figure.cost <= LIMIT}

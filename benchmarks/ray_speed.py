@@ -1,10 +1,10 @@
-"""What Ray costs on one machine: a sweep of short runs as tasks of Ray, and in processes of this machine.
+"""The overhead of Ray on one machine: a sweep of short runs as tasks of Ray, and in processes of this machine.
 
     .venv-ray/bin/python -m benchmarks.ray_speed [--runs 40] [--epochs 20] [--batch 2000] [--repeats 1] [--out FILE]
 
-PDO on point-gather with limits and steps of dual ascent drawn at random; each run is a job and compiles its program.
-Every sweep is timed from its start to its end, that of Ray and of its processes included, with an empty compilation
-cache. The bar: at most 1.15 times the better of one and two local processes.
+PDO on point-gather with random limits and random steps of dual ascent; each run is a job and compiles its program.
+Every sweep is timed from its start to its end, including the start and end of Ray and of the processes, with an empty
+compilation cache. The bar: at most 1.15 times the better of one and two local processes.
 """
 
 import argparse
@@ -21,7 +21,7 @@ PLACES = {"local, 1 job": ["--jobs", "1"], "local, 2 jobs": ["--jobs", "2"], "ra
 
 
 def main() -> None:
-    """Time the sweep in every place, in turns, and write down the ratio."""
+    """Time the sweep in every place, in turns, and write the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in {"runs": 40, "epochs": 20, "batch": 2_000, "repeats": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=default)

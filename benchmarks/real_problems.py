@@ -1,11 +1,11 @@
-"""Learned policies against hand-written controllers, on the wind turbine and on the queueing network.
+"""Learned policies compared with hand-written controllers, on the wind turbine and on the queueing network.
 
     make real-problems                                   all of it: about 15 minutes on two cores
     python -m benchmarks.real_problems wind-turbine      a part
     python -m benchmarks.real_problems queueing
 
-Runs go to runs/real-problems, and what is there is not trained again. Results and pictures go to results/real-problems;
-docs/wind-turbine.md and docs/queueing.md are written from them.
+Runs go to runs/real-problems, and existing runs are not trained again. Results and pictures go to
+results/real-problems; docs/wind-turbine.md and docs/queueing.md are written from them.
 """
 
 import argparse
@@ -44,7 +44,7 @@ VALUES, PRICES, DEBTS = (2.0, 4.0, 6.0, 10.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0), (
 
 
 def policy_of(algorithm, environment, options, seed):
-    """The policy of a run, trained as far as it is not there."""
+    """The policy of a run, which is trained or continued if it is not finished."""
     folder = RUNS / f"{environment}-{algorithm}-{seed}"
     changes = {name.replace(".", "__"): value for name, value in options.items()}
     return apdo.train(algorithm, environment, out=folder, seed=seed, quiet=True, resume=True, **changes).policy
@@ -59,7 +59,7 @@ def acting(policy, deterministic):
 
 
 def play(environment, controller, episodes=EPISODES, key=0):
-    """Returns and discounted costs of fresh episodes, the same ones for every controller."""
+    """Returns and discounted costs of fresh episodes, which are the same for every controller."""
     act, memory = controller
     steps = environment.horizon
 
@@ -120,7 +120,7 @@ def wind_turbine():
 
 
 def picture_of_wind(policy):
-    """One episode of both controllers in the same wind."""
+    """Draw one episode of both controllers in the same wind."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -158,19 +158,19 @@ def picture_of_wind(policy):
 
 
 def rules(queues, debts=DEBTS):
-    """The max-weight rules that are tried."""
+    """The max-weight rules to compare with."""
     return [(v, p, debt) for v, p, *debt in itertools.product(VALUES, PRICES, *([debts] * queues))]
 
 
 def mixture(returns, costs, limits):
-    """The best mixture of rules that keeps the limits in the mean: one of them is drawn for each episode."""
+    """The best mixture of rules that keeps the limits on average: one rule is drawn for each episode."""
     n = len(returns)
     solved = scipy.optimize.linprog(-returns, costs.T, limits, np.ones((1, n)), [1.0], method="highs")
     return None if solved.x is None else solved.x
 
 
 def small_twin():
-    """Exact values of everything on the small network."""
+    """Exact values of all controllers on the small network."""
     network = QueueingNetwork()
     model = network.model()
     optimum = exact.solve(model)
@@ -212,7 +212,7 @@ def large_network():
     weights = mixture(totals[:, 0], totals[:, 1:], limits)
     assert weights is not None
     chosen = np.flatnonzero(weights > 1e-9)
-    # Played again on fresh episodes: the choice was made by looking at the others.
+    # Evaluated again on fresh episodes, because the others were used to choose the mixture.
     again = []
     for i in chosen:
         v, p, debt = family[i]
@@ -230,7 +230,7 @@ def large_network():
 
 
 def picture_of_queues(network, learned, mixed, share):
-    """Mean backlog, and the discounted costs next to their limits."""
+    """Draw the mean backlog, and the discounted costs with their limits."""
     import matplotlib
     from matplotlib.figure import Figure
 

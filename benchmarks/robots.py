@@ -1,15 +1,15 @@
-"""How many samples a policy within the limit takes on the field's long tasks: off-policy and on-policy, side by side.
+"""How many samples a policy within the limit takes on the field's long tasks: off-policy and on-policy algorithms.
 
     python -m benchmarks.robots                                  all of it, then the table of docs/sample-efficiency.md
     python -m benchmarks.robots --only 'halfcheetah-velocity/.*' a part: TASK/ARM as a pattern
     python -m benchmarks.robots --only hopper-velocity/sac-lag --samples 300000 --seconds 500
     python -m benchmarks.robots --table                          the table alone, from what was measured
 
-Every algorithm has the library's defaults, and nothing but the number of samples; an arm with options has the same on
-every task. After every 20,000 samples the newest
-policy, stochastic, plays fresh episodes that are not counted. A target is met from the first of three evaluations in a
-row with at least that return and a cost of at most 1.05 times the limit. Results go to results/robots, a file for each
-task and arm; one that is there is not made again unless --again.
+Every algorithm has the library's defaults, and is given only the number of samples. An arm with options has the same
+options on every task. After every 20,000 samples the newest policy, stochastic, plays fresh episodes that are not
+counted. A target is met from the first of three evaluations in a row with at least that return and a cost of at most
+1.05 times the limit. Results go to results/robots, a file for each task and arm. A file that exists is not made again,
+unless --again is given.
 """
 
 import argparse
@@ -39,14 +39,14 @@ TASKS = {
     "walker2d-velocity": (2700.0, 1_000_000, "TD3Lag 2996 at 1,000,000"),
     "ant-velocity": (2400.0, 1_000_000, "TD3PID 2410 at 1,000,000, beyond the limit"),
 }
-"""Return to earn, samples, and what peers have published of off-policy algorithms (shared limit of 25)."""
+"""The target return, the samples, and what peers have published for off-policy algorithms (shared limit of 25)."""
 SLOW = {
     "learner.actor_rate": 3e-5,
     "learner.dual_rate": 5e-6,
     "learner.cost_steps": 10,
     "learner.rule.of_integral": True,
 }
-"""An actor and multipliers that leave critics time, and costs counted as they were paid over ten steps."""
+"""Slow steps of actor and multipliers, which give the critics time, and costs counted as paid over ten steps."""
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "sac-lag": ("sac-lag", {}),
     "sac-lag-slow": ("sac-lag", SLOW),
@@ -54,19 +54,19 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("pdo", {}),
     "cpo": ("cpo", {}),
 }
-"""Algorithm and options by name."""
+"""Algorithm and options, by the arm's name."""
 SEEDS = 5
 EVERY = 20_000
-"""Samples between evaluations."""
+"""The number of samples between evaluations."""
 EPISODES = 20
 _NEVER = 1_000_000
-"""Epochs between planned checkpoints: the run folder is not kept."""
+"""The number of epochs between planned checkpoints: none, because the run folder is not kept."""
 WITHIN = 1.05
 IN_A_ROW = 3
 
 
 class Evaluator:
-    """Fresh episodes of the policy that a state acts by; environments and programs are made once."""
+    """Plays fresh episodes of a state's policy. Environments and programs are made once."""
 
     def __init__(self, training: loop.Training, seeds: int) -> None:
         self.training = training
@@ -86,7 +86,7 @@ class Evaluator:
         return objective.measure(own.problem, batch)
 
     def __call__(self, state: loop.State, number: int) -> list[tuple[float, float]]:
-        """Return and cost of each seed's policy; `number` says which episodes."""
+        """Return and cost of each seed's policy; `number` is the number of the set of episodes."""
         count = state.key.shape[0]
         keys = jax.vmap(lambda s: random.fold_in(random.fold_in(random.key(2**30), number), s))(np.arange(count))
         if not self.on_host:
@@ -101,7 +101,7 @@ class Evaluator:
 
 
 def train(task: str, arm: str, seeds: int, samples: int, seconds: float, keep: Callable[[dict], None]) -> None:
-    """One task and arm; what is known is kept after every evaluation."""
+    """Train one arm on one task. The results so far are stored after every evaluation."""
     from apdo.experiment import opening, runner, settings
 
     algorithm, options = ARMS[arm]
@@ -132,7 +132,7 @@ def train(task: str, arm: str, seeds: int, samples: int, seconds: float, keep: C
 
 
 def samples_to(curve: dict[str, list[float]], target: float, limit: float = 25.0) -> float:
-    """After how many samples a target is met; infinity if never."""
+    """The number of samples after which a target is met; infinity if never."""
     good = (np.asarray(curve["return"]) >= target) & (np.asarray(curve["cost"]) <= WITHIN * limit)
     runs = np.convolve(good, np.ones(IN_A_ROW), "valid") == IN_A_ROW if len(good) >= IN_A_ROW else np.zeros(0)
     return float(np.asarray(curve["samples"])[np.argmax(runs)]) if runs.any() else float("inf")
@@ -170,7 +170,7 @@ HEADINGS = [
 
 
 def table() -> list[list[str]]:
-    """What was measured."""
+    """The rows of the table."""
     files = {(task, arm): path for task in TASKS for arm in ARMS if (path := path_of(task, arm)).exists()}
     return [row(task, arm, json.loads(path.read_text())) for (task, arm), path in files.items()]
 

@@ -1,4 +1,4 @@
-"""The field's benchmark at full length: eight of Safety-Gymnasium's tasks, as this library has them, beside OmniSafe.
+"""The field's benchmark at full length: eight of Safety-Gymnasium's tasks in this library, compared with OmniSafe.
 
     make benchmarks-safety                                         all of it, then what docs/benchmarks.md shows
     python -m benchmarks.safety --only 'hopper.*/(pdo|cpo)'        a part: TASK/ALGORITHM as a pattern
@@ -9,16 +9,17 @@
     python -m benchmarks.safety --table                            tables and pictures alone, from what was filed
     python -m benchmarks.safety --lines                            the commands of what is missing, to be run elsewhere
 
-Every run is a process of its own, with the library's defaults and one batch for all:
+Every run is a process of its own, with the library's defaults and the same batch for all:
 
     apdo train ALGORITHM TASK --samples N --batch 20000 --seed S --out runs/benchmarks/TASK-ALGORITHM-S --resume --quiet
 
-With --together, which is for accelerators, a run has several seeds side by side, and its folder is called after the
-first and the last of them: TASK-ALGORITHM-0to2. A seed gives there what it gives alone, up to rounding.
+With --together, which is for accelerators, a run has several seeds side by side. Its folder is named after the first
+and the last of them: TASK-ALGORITHM-0to2. Up to rounding, a seed gives the same results as alone.
 
-A run that was stopped goes on, here or by hand, on whatever machine its folder is. Results go to results/benchmarks,
-one JSON file for each task and algorithm; seeds that are there at full length are not run again unless --again.
-`benchmarks.comparison` is another study with the same runs and files: what one of them has run the other has too.
+A run that was stopped can continue, here or by hand, on any machine that has its folder. Results go to
+results/benchmarks, one JSON file for each task and algorithm. A seed that is filed at full length is not run again,
+unless --again is given. `benchmarks.comparison` is another study with the same runs and files, so each of the two uses
+what the other has run.
 """
 
 import argparse
@@ -46,25 +47,25 @@ from benchmarks import provenance
 RESULTS, RUNS = Path("results/benchmarks"), Path("runs/benchmarks")
 LIMIT = 25.0
 BATCH = 20_000
-"""OmniSafe's."""
+"""OmniSafe's batch."""
 FULL, EARLY = 10_000_000, 1_000_000
-"""Samples of a whole run, and those after which a first result is told."""
+"""The samples of a whole run, and those after which a first result is reported."""
 LAST = 0.05
-"""The share of the samples, the last ones, that a result is the mean of."""
+"""A result is the mean over this share of the samples, at the end of the run."""
 POINTS = 100
-"""Points of a stored curve, at most."""
+"""The most points of a stored curve."""
 METRICS = ("return", "cost", "multiplier")
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How long a task is trained, with which seeds, and what its limit is."""
+    """A task: how long it is trained, with which seeds, and its limit."""
 
     samples: int = FULL
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     limit: float = LIMIT
     cost_discount: float = 1.0
-    """1 where the limit speaks of an episode's plain total."""
+    """1 if the limit is on an episode's plain total."""
 
 
 TASKS = {
@@ -81,18 +82,18 @@ TASKS = {
 
 
 class Entry(NamedTuple):
-    """What is run under a name: an algorithm, and the options that are laid over its defaults."""
+    """What is run under a name: an algorithm, and options that override its defaults."""
 
     algorithm: str
     options: Mapping[str, Any] = {}
     samples: int = FULL
-    """At most; fewer than the task's for what learns from few."""
+    """The most samples; fewer than the task's for algorithms that learn from few."""
     own_batch: bool = False
-    """Whether the batch is the algorithm's own, and not the one for all."""
+    """Whether the algorithm has its own batch, instead of the common one."""
 
 
 def _wrapped(primal: str, wrapper: str) -> Entry:
-    """An unconstrained algorithm that sees its budgets."""
+    """An unconstrained algorithm that sees its remaining budgets."""
     return Entry("trpo", ({"primal": primal} if primal != "trpo" else {}) | {"wrap": wrapper})
 
 
@@ -105,16 +106,16 @@ ENTRIES = {
         for primal in ("ppo", "trpo")
     },
 }
-"""Name ↦ what is run: every algorithm; the off-policy ones with their own batches; PPO and TRPO under each wrapper."""
+"""Name ↦ entry: every algorithm; off-policy ones with their own batches; PPO and TRPO under each wrapper."""
 
 
 class Study(NamedTuple):
-    """What is run unless something else is asked for."""
+    """What a study runs by default."""
 
     tasks: tuple[str, ...]
     algorithms: tuple[str, ...]
     seeds: tuple[int, ...] = ()
-    """Instead of each task's own."""
+    """The seeds, if they are not each task's own."""
 
 
 BENCHMARK = Study(
@@ -124,7 +125,7 @@ BENCHMARK = Study(
 
 
 class Refused(Exception):
-    """A run folder that is not filed, and why."""
+    """A run folder that is not filed, with the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Job:
     seed: int
     samples: int
     together: tuple[int, ...] = ()
-    """The seeds of the one program that this seed is a part of; none where it runs alone."""
+    """The seeds of the program that this seed is part of; empty if it runs alone."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -145,30 +146,30 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         seeds = f"{self.together[0]}to{self.together[-1]}" if self.together else str(self.seed)
         return f"{self.task}-{self.algorithm}-{seeds}"
 
     @property
     def entry(self) -> Entry:
-        """What its name stands for."""
+        """The entry of its name."""
         return ENTRIES[self.algorithm]
 
     @property
     def options(self) -> dict[str, Any]:
-        """All that is not left to the library's defaults."""
+        """All options that are not the library's defaults."""
         batch = {} if self.entry.own_batch else {"batch": BATCH}
         several = {"seeds": len(self.together)} if self.together else {}
         return {"samples": self.samples} | batch | dict(self.entry.options) | {"seed": self.seeds[0]} | several
 
     def words(self, runs: Path = RUNS) -> list[str]:
-        """The command that makes it, or goes on with it."""
+        """The command that makes or continues it."""
         told = self.options | {"out": runs / self.name}
         given = [word for name, value in told.items() for word in (f"--{name}", str(value))]
         return ["apdo", "train", self.entry.algorithm, self.task, *given, "--resume", "--quiet"]
 
     def described(self) -> dict[str, Any]:
-        """The run as its folder would describe it now, its samples and batch rounded up to whole episodes."""
+        """The run as its folder would describe it now, with samples and batch rounded up to whole episodes."""
         from apdo.experiment import settings
 
         return json.loads(json.dumps(settings.specify(self.entry.algorithm, self.task, self.options).describe()))
@@ -181,10 +182,10 @@ class Job:
 
 
 def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any]:
-    """What is filed of one run: its means, its thinned curve, and where it comes from by its own words.
+    """The filed result of one run: its means, its thinned curve, and its provenance from the run folder.
 
-    A run that has failed is filed as such. One that somebody is at work on, or that was killed, is refused: it has not
-    said yet when it ended.
+    A run that has failed is filed as failed. A run that is still going on, or was killed, is refused, because its
+    folder does not say when it ended.
     """
     from apdo.errors import InvalidInput
     from apdo.report import runs
@@ -217,12 +218,12 @@ def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any
 
 
 def length(task: str, algorithm: str) -> int:
-    """How many samples a run of the algorithm on the task has, when it is whole."""
+    """The number of samples of a whole run of the algorithm on the task."""
     return min(TASKS[task].samples, ENTRIES[algorithm].samples)
 
 
 def _check(job: Job, told: dict[str, Any]) -> None:
-    """Refuse a folder whose run is not what its name says."""
+    """Refuse a folder whose run does not match its name."""
     task = TASKS[job.task]
     named = {"samples", "batch"} | {name for entry in ENTRIES.values() for name in entry.options}
     wanted = {
@@ -240,13 +241,13 @@ def _check(job: Job, told: dict[str, Any]) -> None:
 
 
 def _chosen(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """Some of the options of a run, as far as its algorithm has them."""
+    """Some of a run's options, as far as its algorithm has them."""
     options = config["settings"] | config["algorithm_config"]
     return {name: options[name] for name in sorted(names) if name in options}
 
 
 def _provenance(job: Job, told: dict[str, Any]) -> dict[str, Any]:
-    """Where a run comes from; on several devices if it went on elsewhere."""
+    """The provenance of a run; it has several devices if the run was continued elsewhere."""
     devices = [told["device"], *(one["device"] for one in told.get("resumed", []))]
     return {
         "commit": told["commit"],
@@ -258,9 +259,9 @@ def _provenance(job: Job, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def differing(job: Job, config: dict[str, Any]) -> dict[str, Any]:
-    """The options of a run that its command would not give now; none, unless defaults have changed since.
+    """The options of a run that differ from those of its command today; empty unless defaults have changed since.
 
-    An option that the run knew nothing of, and that is off unless asked for, makes no difference.
+    An option that did not exist at the time, and that is off by default, does not count.
     """
     from apdo.experiment import settings
 
@@ -273,9 +274,9 @@ def differing(job: Job, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curve(metrics: dict[str, np.ndarray], samples: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, cost and multiplier of each epoch, as far as there are any, and the samples at its end.
+    """Return, cost and multiplier of each epoch, if there are any, and the samples at its end.
 
-    The cost is what the limit speaks of. The return is what the environment itself paid, wrapped or not.
+    The cost is the one that the limit applies to. The return is the environment's own, with or without a wrapper.
     """
     paid = "plain_return" if "plain_return" in metrics else "return"
     told = {"return": paid, "cost": "cost", "multiplier": "multiplier"}
@@ -284,7 +285,7 @@ def _curve(metrics: dict[str, np.ndarray], samples: np.ndarray) -> dict[str, np.
 
 
 def ending(curve: dict[str, np.ndarray], samples: int) -> dict[str, float | None]:
-    """The means over the batches that ended in the last twentieth of this many samples; of the last one, at least."""
+    """The means over the batches in the last twentieth of this many samples; over the last batch at least."""
     at = curve["samples"]
     last = (at > (1.0 - LAST) * samples) & (at <= samples)
     if not last.any():
@@ -293,7 +294,7 @@ def ending(curve: dict[str, np.ndarray], samples: int) -> dict[str, float | None
 
 
 def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-    """At most `POINTS` points, each the mean over a stretch of epochs and placed at its end."""
+    """At most `POINTS` points; each is the mean over several epochs, and is placed at their end."""
     stretches = np.array_split(np.arange(len(curve["samples"])), min(POINTS, len(curve["samples"])))
     told: dict[str, list[Any]] = {"samples": [int(curve["samples"][stretch[-1]]) for stretch in stretches]}
     for name in METRICS:
@@ -303,7 +304,7 @@ def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """To six digits, of the epochs that have a value; None if none has."""
+    """The mean to six digits over epochs that have a value; None if there are none."""
     known = values[np.isfinite(values)]
     return float(f"{known.mean():.6g}") if len(known) else None
 
@@ -325,7 +326,7 @@ _FILING = threading.Lock()
 
 
 def add(job: Job, found: dict[str, Any], out: Path) -> None:
-    """Put a seed into the file of its task and algorithm, a line for each."""
+    """Add a seed to the file of its task and algorithm, with a line for each seed."""
     path = path_of(job.task, job.algorithm, out)
     with _FILING:
         seeds = read(path).get("seeds", {}) | {str(job.seed): found}
@@ -341,7 +342,7 @@ def add(job: Job, found: dict[str, Any], out: Path) -> None:
 
 
 def file_all(given: argparse.Namespace, study: Study = BENCHMARK) -> None:
-    """File what run folders hold, whoever made them."""
+    """File the results of run folders, whoever made them."""
     from apdo.errors import InvalidInput
     from apdo.report import runs
 
@@ -368,20 +369,20 @@ _SEVERAL = re.compile(r"(\d+)to(\d+)")
 
 
 def seeds_in(folder: Path) -> tuple[int, ...]:
-    """The seeds of the run folders there."""
+    """The seeds of the run folders in a folder."""
     names = [path.name.rpartition("-")[2] for path in folder.glob("*-*") if path.is_dir()]
     alone = {int(name) for name in names if name.isdigit()}
     return tuple(sorted(alone.union(*(_several(name) for name in names))))
 
 
 def _several(name: str) -> tuple[int, ...]:
-    """The seeds of a folder that has several, by the end of its name."""
+    """The seeds of a folder with several seeds, from the end of its name."""
     found = _SEVERAL.fullmatch(name)
     return tuple(range(int(found[1]), int(found[2]) + 1)) if found else ()
 
 
 def programs_of(job: Job, given: argparse.Namespace) -> Iterator[tuple[int, ...]]:
-    """The seeds of each run folder of several that has this seed among them."""
+    """The seeds of each run folder that has several seeds, this one among them."""
     start = f"{job.task}-{job.algorithm}-"
     for path in sorted(given.runs.glob(start + "*to*")):
         if job.seed in (seeds := _several(path.name.removeprefix(start))):
@@ -389,7 +390,7 @@ def programs_of(job: Job, given: argparse.Namespace) -> Iterator[tuple[int, ...]
 
 
 def in_words(found: dict[str, Any]) -> str:
-    """How a run went, for a line of progress."""
+    """The result of a run, as a line of progress."""
     said = f"{found['status']} after {found['samples']:,} samples and {found['seconds']:,} s"
     if found["ends"]:
         mark, last = list(found["ends"].items())[-1]
@@ -402,7 +403,7 @@ def in_words(found: dict[str, Any]) -> str:
 
 
 def plan(given: argparse.Namespace, study: Study = BENCHMARK) -> Iterator[Job]:
-    """Everything that was asked for; seeds first, so that a study that was stopped has something of each."""
+    """All jobs that were asked for, ordered by seed first, so that a stopped study has some results of each."""
     for name in study.tasks:
         for seed in given.seeds or study.seeds or TASKS[name].seeds:
             for algorithm in given.algorithms or study.algorithms:
@@ -411,7 +412,7 @@ def plan(given: argparse.Namespace, study: Study = BENCHMARK) -> Iterator[Job]:
 
 
 def wanted(given: argparse.Namespace, study: Study = BENCHMARK) -> list[Job]:
-    """What of it is not there at its length."""
+    """The jobs that are not filed at full length."""
 
     def there(job: Job) -> bool:
         seed = read(path_of(job.task, job.algorithm, given.out)).get("seeds", {}).get(str(job.seed), {})
@@ -422,7 +423,7 @@ def wanted(given: argparse.Namespace, study: Study = BENCHMARK) -> list[Job]:
 
 
 def side_by_side(jobs: list[Job]) -> list[Job]:
-    """The same seeds, those of a task and algorithm that follow each other in one program; one job for each program."""
+    """The same seeds, with consecutive seeds of a task and algorithm in one program; one job for each program."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for job in jobs:
         groups.setdefault((job.task, job.algorithm, job.samples), []).append(job.seed)
@@ -439,9 +440,9 @@ def side_by_side(jobs: list[Job]) -> list[Job]:
 
 
 def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: threading.Event) -> tuple[bool, str]:
-    """One run in a process of its own that keeps to some cores, until it or the time is over; then it is filed.
+    """Run one job in a process of its own on some cores, until it ends or the time is over; then file it.
 
-    Whether it went well comes with a line that says how it went.
+    Returns whether it went well, with a line that says how.
     """
     if over.is_set():
         return True, f"{job}: not begun, the time is over"
@@ -462,27 +463,27 @@ def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: thr
 
 
 def _started(words: list[str], cores: list[int]) -> subprocess.Popen[str]:
-    """The process, in a group of its own: a Ctrl-C that is meant for this one reaches it once, from here."""
+    """Start a process in a group of its own, so that Ctrl-C reaches it only once, through this process."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(len(cores)))
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | threads
     process = subprocess.Popen(
         words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, process_group=0
     )
     if hasattr(os, "sched_setaffinity"):
-        # Before it has threads, which take over what it has.
+        # Before it has threads, because they inherit this.
         os.sched_setaffinity(process.pid, cores)
     return process
 
 
 def _watched(process: subprocess.Popen[str], over: threading.Event) -> str:
-    """What a process said by its end. When the time is over it is asked once to save and to stop."""
+    """Wait for a process, and return its output. When the time is over, it is asked once to save and stop."""
     asked = False
     while True:
         try:
             return process.communicate(timeout=1.0)[1]
         except subprocess.TimeoutExpired:
             if over.is_set() and not asked:
-                process.terminate()  # not SIGINT, which a process that a script has put behind itself ignores
+                process.terminate()  # not SIGINT, which a process ignores that a script started in the background
                 asked = True
 
 
@@ -491,7 +492,7 @@ def _noted(folder: Path) -> Path:
 
 
 def _note_cores(folder: Path, cores: int) -> None:
-    """Beside the run folder, since it does not say so itself."""
+    """Store the number of cores beside the run folder, because the folder does not have it."""
     _noted(folder).write_text(f"{cores}\n", encoding="utf-8")
 
 
@@ -500,7 +501,7 @@ def _cores_noted(folder: Path) -> int | None:
 
 
 def run_all(jobs: list[Job], given: argparse.Namespace) -> bool:
-    """Every run, so many at a time, with the cores divided among them; whether all went well."""
+    """Run every job, several at a time, with the cores divided among them; returns whether all went well."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     share = max(len(cores) // given.jobs, 1)
     free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
@@ -527,7 +528,7 @@ def run_all(jobs: list[Job], given: argparse.Namespace) -> bool:
                 well = well and fine
                 print(f"[{i}/{len(jobs)}] {line}", flush=True)
         finally:
-            over.set()  # after Ctrl-C the runs that are under way save and stop, and no other begins
+            over.set()  # after Ctrl-C, running jobs save and stop, and no other begins
     return well
 
 
@@ -571,7 +572,7 @@ def arguments(
 
 
 def run(given: argparse.Namespace, study: Study, write: Callable[[Path], None]) -> None:
-    """Do what was asked for of a study, and write down what came of it."""
+    """Do what was asked for of a study, and write the results."""
     from apdo.experiment import records
 
     well = True

@@ -1,13 +1,13 @@
-"""What the safety dial trades: violation during training against early return, and that it is forgotten in the end.
+"""The trade-off of the safety dial: violation during training against early return, with the same policy in the end.
 
     make safety-dial                                                    3 algorithms, 5 positions, 8 seeds
     python -m benchmarks.safety_dial --algorithms cpo --seeds 2 --epochs 45 --batch 6000 --out runs/dial
     python -m benchmarks.safety_dial --table                            picture and table, from what was measured
 
-One JSON file for each algorithm and position, in results/safety-dial, written as soon as it is measured; what is there
-with the same settings is not run again. The picture goes beside them, the table into docs/safety-dial.md (with another
---out it is printed). Processes with different --algorithms may run side by side, on one device as well: each writes its
-own files, and the last to end writes picture and table of all.
+Each algorithm and position has a JSON file in results/safety-dial, which is written as soon as it is measured. A file
+with the same settings is not made again. The picture is written to the same folder, and the table into
+docs/safety-dial.md (with another --out it is printed). Processes with different --algorithms may run side by side, also
+on one device: each writes its own files, and the last one to end writes the picture and the table of all.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ RESULTS = Path("results/safety-dial")
 DOCUMENT = Path("docs/safety-dial.md")
 POSITIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PLAIN, FORGOTTEN = 0.5, (0.25, 0.75, 1.0)
-"""The plain algorithm, and the positions that should end with the same policy."""
+"""The plain algorithm's position, and the positions that should end with the same policy."""
 EARLY, LATE = 1 / 3, 1 / 10
-"""The first epochs, whose return is the early one, and the last, whose averages are the final ones."""
+"""The first epochs, whose return is the early return, and the last ones, whose averages are the final values."""
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pdo": ("PDO", {}),
     "cpo": ("CPO", {}),
-    # One jump of the multiplier at a known time, so that the curves of all seeds can be laid over each other.
+    # One jump of the multiplier at a fixed time, so that the curves of all seeds can be compared.
     "apdo": ("APDO", {"k_adj": 5, "adjust": "dual", "check": False}),
 }
 MEASURES = {
@@ -63,7 +63,7 @@ def describe(algorithm: str, safety: float, given: argparse.Namespace) -> dict[s
 
 
 def measure(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
-    """One run: what each seed came to, and the mean curves."""
+    """Make one run: the results of each seed, and the mean curves."""
     import jax
 
     from apdo.experiment import runner, settings
@@ -107,7 +107,7 @@ def path_of(out: Path, algorithm: str, safety: float) -> Path:
 
 
 def stored(path: Path, options: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """What was measured before, if it was with these options."""
+    """An earlier result, if it was made with these options."""
     if not path.exists():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def stored(path: Path, options: dict[str, Any] | None = None) -> dict[str, Any] 
 
 
 def everything(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """What there is, by algorithm and in the order of S; of studies of several sizes the largest."""
+    """All results by algorithm, in the order of S. Of studies of several sizes, the largest one counts."""
     read = {name: [stored(path_of(out, name, safety)) for safety in POSITIONS] for name in ALGORITHMS}
     sizes = [size(one) for all in read.values() for one in all if one]
     found = {name: [one for one in all if one and size(one) == max(sizes)] for name, all in read.items()}
@@ -136,9 +136,10 @@ def middle(one: dict[str, Any], name: str) -> tuple[float, float, float]:
 
 
 def difference(one: dict[str, Any], other: dict[str, Any], name: str) -> tuple[float, float, float]:
-    """The difference of two positions' means with its 95 % bootstrap interval, the seeds of each drawn by themselves.
+    """The difference of two positions' means with its 95 % bootstrap interval, with each position's seeds drawn
+    separately.
 
-    The seeds of two positions have numbers in common, but no noise once their policies have parted.
+    Seeds with equal numbers share no noise once their policies differ, so they are not paired.
     """
     from apdo.report.statistics import bootstrap_interval
 
@@ -156,10 +157,10 @@ def difference(one: dict[str, Any], other: dict[str, Any], name: str) -> tuple[f
 
 
 def forgotten(all: list[dict[str, Any]], name: str, decimals: int) -> str:
-    """Whether the positions that should end as the plain algorithm does so, within noise."""
+    """Whether the positions that should end like the plain algorithm do so, within noise."""
     arms = {one["options"]["safety"]: one for one in all}
     found = {safety: difference(arms[safety], arms[PLAIN], name) for safety in FORGOTTEN}
-    # z: a difference that rounds to nothing has no sign.
+    # z: a difference that rounds to zero has no sign.
     shown = ["{:z.{n}f} ({:z.{n}f} to {:z.{n}f})".format(*each, n=decimals) for each in found.values()]
     apart = [f"{safety:g}" for safety, (_, low, high) in found.items() if low > 0 or high < 0]
     if np.isnan(list(found.values())).any():
@@ -171,7 +172,7 @@ def forgotten(all: list[dict[str, Any]], name: str, decimals: int) -> str:
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> str:
-    """Each algorithm and position, whether what should fall with S falls, and whether the final policy is the same."""
+    """The table of each algorithm and position: does what should fall with S fall, and is the final policy the same?"""
     lines = [
         "| algorithm | S | " + " | ".join(MEASURES.values()) + " |",
         "| --- | --- |" + " --- |" * len(MEASURES),
@@ -197,10 +198,10 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def picture(found: dict[str, list[dict[str, Any]]]) -> Figure:
-    """The trade-off; next to it what became of the policies in the end.
+    """The trade-off, and beside it the final policies.
 
-    A colour is an algorithm. A position is a disc filled as far as the dial is turned: points may lie as close as they
-    like, and there is no text among them to overlap.
+    A colour is an algorithm. A position is a disc that is filled as far as the dial is turned. Points may lie close
+    together, because there is no text among them that could overlap.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -208,7 +209,7 @@ def picture(found: dict[str, list[dict[str, Any]]]) -> Figure:
 
     from apdo.report import plot
 
-    colours = dict(zip(ALGORITHMS, plot.COLOURS, strict=False))  # an algorithm keeps its own, whoever else is there
+    colours = dict(zip(ALGORITHMS, plot.COLOURS, strict=False))  # an algorithm always has the same colour
     with matplotlib.rc_context(plot.LOOK):
         figure = Figure(figsize=(11, 4.6), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03))
         trade, reward, cost = figure.subplots(1, 3, width_ratios=(1.7, 1.2, 1.2))
@@ -258,7 +259,7 @@ def _disc(safety: float, colour: str) -> list[dict[str, Any]]:
 
 
 def _explain(figure: Figure, colours: dict[str, str]) -> None:
-    """One line above the panels: the algorithms' colours and the positions' discs."""
+    """Draw one line above the panels, with the algorithms' colours and the positions' discs."""
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
 
@@ -291,7 +292,7 @@ def write_table(text: str) -> None:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process is in here. The kernel's lock is on the folder itself and leaves nothing behind."""
+    """Wait until no other process works in the folder. The lock is on the folder itself, and leaves no file behind."""
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -301,7 +302,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def keep(path: Path, found: dict[str, Any]) -> None:
-    """Write what was measured, whole or not at all: another process may be reading."""
+    """Write a result completely or not at all, because another process may be reading."""
     from apdo import files
 
     with files.replacing(path) as file:
@@ -309,7 +310,7 @@ def keep(path: Path, found: dict[str, Any]) -> None:
 
 
 def present(out: Path) -> None:
-    """Picture and table of what is there. Read and written by one process at a time, the last one's are of all."""
+    """Write the picture and the table of all results. One process at a time does so; the last one's have everything."""
     with alone_in(out):
         found = everything(out)
         if found:
@@ -330,7 +331,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="write picture and table, run nothing")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    # A process would take most of a device's memory for itself at once, and leave none to one beside it.
+    # Otherwise a process would take most of a device's memory at once, and leave none to others.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     for algorithm in [] if given.table else given.algorithms:
         for safety in POSITIONS:

@@ -1,7 +1,7 @@
 """Tables and pictures of the benchmark, from the files that `benchmarks.safety` writes.
 
-A result is a mean over seeds, with a 95 % interval by Student's t where there are two or more. A picture's band goes
-from the lowest to the highest seed.
+A result is a mean over seeds, with a 95 % interval by Student's t if there are at least two seeds. A picture's band
+goes from the lowest to the highest seed.
 """
 
 import math
@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
 
     @property
     def places(self) -> int:
-        """As many decimals as are worth saying."""
+        """The number of decimals that are worth showing."""
         return 0 if abs(self.mean) >= 100 else 1 if abs(self.mean) >= 10 else 2
 
     @property
@@ -54,13 +54,13 @@ def estimate(values: list[float]) -> Estimate:
 
 
 def gather(task: str, out: Path, names: Iterable[str] = ALGORITHMS) -> dict[str, dict[str, dict[str, Any]]]:
-    """Algorithm ↦ seed ↦ what was filed of it."""
+    """Algorithm ↦ seed ↦ its filed result."""
     found = {algorithm: read(path_of(task, algorithm, out)).get("seeds", {}) for algorithm in names}
     return {algorithm: seeds for algorithm, seeds in found.items() if seeds}
 
 
 def at(seeds: dict[str, dict[str, Any]], samples: int) -> dict[str, Estimate] | None:
-    """Return and cost of an algorithm after so many samples, of the seeds that came so far; None if none did."""
+    """Return and cost of an algorithm after so many samples, over the seeds that came so far; None if none did."""
     ends = [seed["ends"][str(samples)] for seed in seeds.values() if str(samples) in seed["ends"]]
     if not ends:
         return None
@@ -68,12 +68,12 @@ def at(seeds: dict[str, dict[str, Any]], samples: int) -> dict[str, Estimate] | 
 
 
 def row(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str]:
-    """A line of a task's table."""
+    """A row of a task's table."""
     return [*ends(task, algorithm, seeds), duration(task, algorithm, seeds), theirs(task, algorithm)]
 
 
 def ends(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str]:
-    """Its cells of name, seeds, and return and cost early and at the end."""
+    """The row's cells of name, seeds, and return and cost early and at the end."""
     failed = sum("failed" in seed for seed in seeds.values())
     cells = [algorithm, f"{len(seeds)}" + (f", {failed} failed" if failed else "")]
     for samples in (EARLY, TASKS[task].samples):
@@ -86,7 +86,7 @@ def ends(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[st
 
 
 def duration(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> str:
-    """How long the quickest and the slowest seed took, of those that came to the end, and on what."""
+    """The time of the fastest and of the slowest whole seed, and the device."""
     whole = [seed for seed in seeds.values() if seed["samples"] >= length(task, algorithm)]
     if not whole:
         return NOTHING
@@ -105,7 +105,7 @@ def _place(seed: dict[str, Any]) -> str:
 
 
 def theirs(task: str, algorithm: str) -> str:
-    """OmniSafe's result with the nearest algorithm; and after how many steps, unless it is ten million."""
+    """OmniSafe's result with the most similar algorithm, and its number of steps unless it is ten million."""
     found = published.counterpart(task, algorithm)
     if found is None:
         return NOTHING
@@ -118,13 +118,13 @@ def _short(samples: int) -> str:
 
 
 def headings(task: str) -> list[str]:
-    """Those of the cells of `ends`."""
+    """The headings of the cells of `ends`."""
     early, full = _short(EARLY), _short(TASKS[task].samples)
     return ["algorithm", "seeds", f"return at {early}", f"cost at {early}", f"return at {full}", f"cost at {full}"]
 
 
 def table(task: str, out: Path) -> str:
-    """A task's results, or that there are none."""
+    """The table of a task's results, or a sentence that there are none."""
     found = gather(task, out)
     if not found:
         return NOT_RUN
@@ -139,14 +139,14 @@ def changes(found: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
 
 
 def _changed(algorithm: str, seeds: dict[str, dict[str, Any]]) -> str:
-    """A sentence on options whose defaults were others when an algorithm was run; empty if there are none."""
+    """A sentence on options whose defaults have changed since an algorithm was run; empty if there are none."""
     options = {name: value for seed in seeds.values() for name, value in seed["differs"].items()}
     told = ", ".join(f"`{name}` {value}" for name, value in options.items())
     return f"{algorithm} was run with other defaults than today's: {told}." if options else ""
 
 
 def best(task: str, out: Path) -> tuple[str, dict[str, Estimate]] | None:
-    """Of the algorithms whose mean cost at the end is within the limit, the one that earned most; None if none is."""
+    """The algorithm with the highest return whose mean cost at the end is within the limit; None if there is none."""
     told = {name: at(seeds, TASKS[task].samples) for name, seeds in gather(task, out).items()}
     within = {name: end for name, end in told.items() if end is not None and end["cost"].mean <= LIMIT}
     if not within:
@@ -156,7 +156,7 @@ def best(task: str, out: Path) -> tuple[str, dict[str, Estimate]] | None:
 
 
 def summary(out: Path) -> str:
-    """Our best within the limit against OmniSafe's, by task."""
+    """The table of our best result within the limit and OmniSafe's, by task."""
     heading = ["task", "steps", "our best within the limit", "seeds", "return", "cost"]
     heading += ["OmniSafe's best within it", "its return / cost", "ours of its return"]
     return document.table(heading, *(_against(task, out) for task in BENCHMARK.tasks))
@@ -180,14 +180,14 @@ def _against(task: str, out: Path) -> list[str]:
 
 
 def furthest(seeds: dict[str, dict[str, Any]]) -> list[dict[str, np.ndarray]]:
-    """The curves of the seeds that went furthest, which have their points at the same samples."""
+    """The curves of the seeds that went furthest; their points are at the same samples."""
     most = max(seed["samples"] for seed in seeds.values())
     whole = [seed["curve"] for seed in seeds.values() if seed["samples"] == most]
     return [{name: np.asarray(values, dtype=float) for name, values in curve.items()} for curve in whole]
 
 
 def draw(task: str, out: Path) -> None:
-    """Return and cost by samples: the mean over seeds, a band from the lowest to the highest, the limit as a line."""
+    """Draw return and cost against samples: the mean over seeds, a band from lowest to highest, the limit as a line."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -205,7 +205,7 @@ def draw(task: str, out: Path) -> None:
 
 
 def lines(panels: Any, seeds: dict[str, dict[str, Any]], colour: str, label: str) -> None:
-    """The return and the cost of an algorithm, each in its panel."""
+    """Draw the return and the cost of an algorithm, each in its panel."""
     curves = furthest(seeds)
     x = curves[0]["samples"] / 1e6
     for panel, name in zip(panels, ("return", "cost"), strict=True):
@@ -215,7 +215,7 @@ def lines(panels: Any, seeds: dict[str, dict[str, Any]], colour: str, label: str
 
 
 def finish(panels: Any, task: str) -> None:
-    """Axes and words; the cost is linear up to twice the limit, and logarithmic beyond."""
+    """Draw axes and text. The axis of the cost is linear up to twice the limit, and logarithmic beyond."""
     (earned, cost), limit = panels, TASKS[task].limit
     cost.axhline(limit, color="#333333", linestyle=(0, (5, 3)), linewidth=1)
     top = max(2.4 * limit, cost.get_ylim()[1])
@@ -234,7 +234,7 @@ def finish(panels: Any, task: str) -> None:
 
 
 def parts(out: Path) -> dict[str, str]:
-    """What stands between each pair of the document's marks."""
+    """The content between each pair of marks in the document."""
     told = {SUMMARY: summary(out)}
     for task in BENCHMARK.tasks:
         picture = (
@@ -247,7 +247,7 @@ def parts(out: Path) -> dict[str, str]:
 
 
 def write(out: Path = RESULTS, target: Path = DOCUMENT) -> None:
-    """Pictures, and the tables into the document; those of results that are elsewhere are printed instead."""
+    """Write the pictures, and the tables into the document. Tables of results in another folder are printed instead."""
     for task in BENCHMARK.tasks:
         if gather(task, out, BENCHMARK.algorithms):
             draw(task, out)

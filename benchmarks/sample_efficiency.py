@@ -1,14 +1,14 @@
-"""How many samples it takes to earn R within the limit: every sample counted, judged on fresh episodes.
+"""How many samples it takes to earn R within the limit: every sample counts, and fresh episodes judge.
 
     make sample-efficiency                                  all arms, then the tables and figure of the document
     python -m benchmarks.sample_efficiency --only fast      some arms (a pattern)
     python -m benchmarks.sample_efficiency --table          the tables and figure alone
 
-After every epoch the stochastic policy plays 1,000 fresh episodes, neither trained on nor counted; on a finite problem
-it is evaluated exactly instead. The target is met at the first sample count from which three evaluations in a row have
-return ≥ R and a cost of at most 1.05 d. While an actor is on trial the policy has not changed yet, so that such an
-evaluation does not count. Results go to results/sample-efficiency, one JSON file for each arm; what is there is not run
-again unless --again.
+After every epoch the stochastic policy plays 1,000 fresh episodes, which are neither trained on nor counted. On a
+finite problem it is evaluated exactly instead. The target is met at the first number of samples from which three
+evaluations in a row have a return ≥ R and a cost of at most 1.05 d. While an actor is on trial, the policy has not
+changed yet, so such an evaluation does not count. Results go to results/sample-efficiency, one JSON file for each arm.
+A file that exists is not made again, unless --again is given.
 """
 
 import argparse
@@ -30,25 +30,25 @@ DOCUMENT = Path("docs/sample-efficiency.md")
 EPISODES = 1000
 CONSECUTIVE = 3
 EXCESS = 0.05
-"""By which share of a limit an evaluation may exceed it."""
+"""The share of a limit by which an evaluation may exceed it."""
 KEPT = 500_000
-"""Samples after the target within which its cost must be kept."""
+"""The number of samples after the target during which its cost must be kept."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A problem, and the returns that are asked for."""
+    """A problem with its target returns."""
 
     title: str
     environment: str
     targets: tuple[float, ...]
-    """Returns; where the optimum is known, shares of its return."""
+    """Returns; if the optimum is known, shares of its return."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     finite: bool = False
 
 
 def _finite(case: str) -> Task:
-    """A finite problem, with small networks, and with batches in proportion to it."""
+    """A finite problem with small networks, and with batches in proportion."""
     own = {"batch": 2000, "policy.hidden": (32,), "critic.hidden": (32,), "primal": "trpo", "primal.rate": 0.3}
     known = ground_truth.CASES[case]
     return Task(known.title, known.environment, (0.95, 0.98), known.options | own, finite=True)
@@ -77,13 +77,13 @@ PAPER = dict(presets.PRESETS["paper"].options("pdo"))
 """PDO as in the paper: batches, networks, TRPO, and plain ascent in the problem's own units."""
 ALONE_JUMPS = PAPER | {"adjust": "dual", "check": False, "k_adj": 5, "epochs": 70}
 STEERED = ALONE_JUMPS | {"units": "relative", "rule": "pid", "dual_step": 0.2}
-"""PID with gains that are pure numbers, the library's own, after the jump and before it."""
+"""PID with gains that are pure numbers, the library's own, before and after the jump."""
 ARMS = {
     "fast": Arm("APDO, preset fast", changes={"epochs": 110}, seeds=16),
     "fast-auto": Arm("fast, K_adj auto, not 4", changes={"k_adj": "auto", "epochs": 110}, seeds=16),
     "fast-again": Arm("fast, adjusted again every 10 epochs", changes={"epochs": 110, "again_every": 10}),
     "fast-pdo-first": Arm("fast, PDO before the jump, not π_0", changes={"explore": False, "epochs": 110}),
-    # What was measured is of a preset that had PPO; by now it has TRPO itself.
+    # The results were measured when the preset had PPO; now it has TRPO.
     "fast-quicker-ppo": Arm("fast, PPO's rate 0.003", changes={"primal": "ppo", "primal.rate": 3e-3, "epochs": 110}),
     "fast-trpo": Arm("fast, TRPO instead of PPO", changes={"primal": "trpo", "epochs": 110}),
     "fast-ascent": Arm("fast, dual ascent instead of PID", changes={"rule": "ascent", "epochs": 110}),
@@ -133,22 +133,22 @@ K_ADJ = {
     for task in TASKS
     for k in (*FIXED, "auto")
 }
-"""When to adjust."""
+"""Arms that compare when to adjust."""
 ELSEWHERE = {
     f"{task}-{algorithm}": Arm(algorithm.upper(), algorithm, None, {"epochs": 150}, seeds=10, task=task)
     for task in ("gridworld", "garnet-a")
     for algorithm in ("pdo", "cpo")
 }
-"""Without the jump, on two problems with a known optimum."""
+"""Arms without the jump, on two problems with a known optimum."""
 EVERYTHING = ARMS | ELSEWHERE | K_ADJ
 DRAWN = ("fast", "fast-again", "fast-dual", "pdo-ppo", "cpo-10k", "cpo-50k", "dual", "ideal")
-"""Arms in the picture; it would not hold them all."""
+"""The arms in the picture, which has no room for all."""
 ALONE = ("ideal", "dual-pid", "dual-pid-early", "dual-first-pid", "dual", "dual-first", "dual-pid-margin")
-"""Arms with the paper's TRPO whose multiplier alone jumps, and what they can hope for."""
+"""Arms with the paper's TRPO in which only the multiplier jumps, and the ideal that they can reach."""
 
 
 def specified(arm: Arm, seeds: int) -> Any:
-    """The experiment behind an arm."""
+    """The experiment of an arm."""
     from apdo.experiment import settings
 
     task = TASKS[arm.task]
@@ -163,9 +163,9 @@ def specified(arm: Arm, seeds: int) -> Any:
 
 
 def evaluator(task: Task, experiment: Any, training: Any) -> Callable[[Any, Any], tuple[np.ndarray, np.ndarray]]:
-    """From the state of all seeds and keys to returns and costs: of fresh episodes, or exact and as shares.
+    """A function from the state of all seeds and keys to returns and costs: of fresh episodes, or exact and as shares.
 
-    Exact ones are the share of the optimum's return, and the worst cost over its limit as a share of that plus one.
+    For exact values these are the share of the optimum's return, and one plus the worst excess as a share of its limit.
     """
     import jax
 
@@ -264,7 +264,7 @@ def samples_of(found: dict[str, Any]) -> np.ndarray:
 
 
 def samples_to(found: dict[str, Any], target: float) -> np.ndarray:
-    """By seed: the first sample count from which so many evaluations in a row meet the target; infinity if none."""
+    """By seed: the first number of samples from which enough evaluations in a row meet the target; infinity if none."""
     met = (np.array(found["return"]) >= target) & (np.array(found["cost"]) <= (1.0 + EXCESS) * found["limit"])
     if found["on_trial"]:
         for epoch, estimate in zip(found["adjusted"], found["estimates"], strict=True):
@@ -276,7 +276,7 @@ def samples_to(found: dict[str, Any], target: float) -> np.ndarray:
 
 
 def kept(found: dict[str, Any], target: float) -> np.ndarray:
-    """By seed: the mean cost over the next 500,000 samples after the target; NaN where it is not met."""
+    """By seed: the mean cost over the 500,000 samples after the target; NaN if the target is not met."""
     samples, costs = samples_of(found), np.array(found["cost"])
     means = np.full(costs.shape[1], np.nan)
     for seed, first in enumerate(samples_to(found, target)):
@@ -290,7 +290,7 @@ def path_of(name: str) -> Path:
 
 
 def _reached(found: dict[str, Any], target: float) -> str:
-    """The median, the worst seed, and how many met the target."""
+    """The median and the worst seed's samples, and how many seeds met the target."""
     first = samples_to(found, target)
     median = np.median(first)
     middle = f"{median:,.0f}" if np.isfinite(median) else f"> {samples_of(found)[-1]:,}"
@@ -311,7 +311,7 @@ def _row(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def table(arms: dict[str, Arm], task: str) -> str:
-    """The arms of one problem, with what they reached."""
+    """The table of the arms of one problem, with their results."""
     heads = ["arm", "seeds"] + [f"samples to return {target:g}: median (worst)" for target in TASKS[task].targets]
     heads += ["cost kept after: mean (worst seed)", "last ten evaluations: return / cost"]
     rows = [_row(name, found) for name, found in measured(arms).items() if arms[name].task == task]
@@ -319,7 +319,7 @@ def table(arms: dict[str, Arm], task: str) -> str:
 
 
 def k_adj_table() -> str:
-    """Samples to the first target by K_adj, and how far K_adj auto is from the best of the fixed ones."""
+    """The table of samples to the first target by K_adj, and how close K_adj auto is to the best fixed one."""
     rows = []
     for key, task in TASKS.items():
         arms = measured({name: arm for name, arm in K_ADJ.items() if arm.task == key})
@@ -335,7 +335,7 @@ def k_adj_table() -> str:
 
 
 def _ratio(one: np.ndarray, other: np.ndarray) -> str:
-    """Of the medians of two arms, with a bootstrap that draws a seed for both: they learn from the same first data."""
+    """The ratio of two arms' medians. The bootstrap draws a seed for both, because they share their first data."""
     from apdo.report.statistics import bootstrap_interval
 
     def medians(drawn: np.ndarray) -> np.ndarray:
@@ -347,7 +347,7 @@ def _ratio(one: np.ndarray, other: np.ndarray) -> str:
 
 
 def alone_table() -> str:
-    """The epoch at which the first target is met with the paper's TRPO, and by how many seeds by epoch 60."""
+    """The table of when the first target is met with the paper's TRPO, and by how many seeds by epoch 60."""
     from apdo.report import comparison
 
     rows = []
@@ -360,7 +360,7 @@ def alone_table() -> str:
 
 
 def measured(arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
-    """What has been measured, by arm."""
+    """The results so far, by arm."""
     return {name: json.loads(path_of(name).read_text()) for name in arms if path_of(name).exists()}
 
 
@@ -401,7 +401,7 @@ def tables() -> dict[str, str]:
 
 
 def write_document() -> None:
-    """The tables and the figure, from what was measured."""
+    """Write the tables and the figure, from the results so far."""
     document.fill(DOCUMENT, tables())
     draw()
 

@@ -1,11 +1,11 @@
-"""How soon a command that ran before has its first metrics, beside what importing jax takes.
+"""How soon a command that ran before has its first metrics, compared with the time to import jax.
 
     python -m benchmarks.second_start [--starts 7] [--algorithm pdo] [--environment point-gather] [--out FILE]
 
-Each start is a process of its own, as a user would start it, followed until its first line of metrics; `import jax` is
-timed in turn with it, so that both meet the same load. Wall time is what a user waits for, and on a machine that others
-use it says more about them; processor time is what the command itself takes. The first start compiles, and is not
-counted.
+Each start is a process of its own, as a user would start it, and is followed until its first line of metrics. The time
+of `import jax` is measured in turn with it, so that both have the same load. Wall time is what a user waits for, but on
+a shared machine it depends on others; processor time is what the command itself takes. The first start compiles, and is
+not counted.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks import provenance
 
 BAR = 2.0
-"""Seconds above importing jax."""
+"""The bar: seconds beyond importing jax."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

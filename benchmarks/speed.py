@@ -2,8 +2,8 @@
 
 `make bench`, or `python -m benchmarks.speed --seeds 8` on a GPU.
 
-Every figure is the best and the median of several repetitions after compilation; a shared machine's noise only ever
-adds.
+Every figure is the best and the median of several repetitions after compilation, because noise on a shared machine can
+only add time.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def epoch_speed(training: loop.Training, seeds: int, repetitions: int) -> loop.S
 
 
 def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) -> None:
-    """Where an epoch's time goes, each part compiled on its own."""
+    """The time of each part of an epoch, compiled separately."""
     config, problem = training.config, training.problem
 
     def each(function):
@@ -132,7 +132,7 @@ def off_policy_speed(training: loop.Training, learners: int, repetitions: int, i
 
 
 def start_up() -> None:
-    """From the command to the first line of metrics, with everything compiled by an earlier run."""
+    """The time from the command to the first line of metrics, if an earlier run has compiled everything."""
     command = [sys.executable, "-c", "from apdo.cli import main; main()"]
     options = ["train", "pdo", "point-gather", "--epochs", "1", "--quiet", "--out"]
     with tempfile.TemporaryDirectory() as folder:

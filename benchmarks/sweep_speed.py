@@ -1,10 +1,11 @@
-"""How much faster settings in one program are than calls of `apdo train`, one after the other.
+"""How much faster settings are in one program than in calls of `apdo train`, one after the other.
 
     python -m benchmarks.sweep_speed [--settings 64] [--seeds 8] [--epochs 20] [--batch 10000] [--calls 4] [--out FILE]
 
-PDO on point-gather with limits and steps of dual ascent drawn at random. The sweep is timed from its start to its end,
-compilation, pictures and page included, with an empty compilation cache; so are a few calls of `apdo train`, each with
-settings of its own. The first of these compiles for an empty cache; all others are taken to last as the rest do.
+PDO on point-gather with random limits and random steps of dual ascent. The sweep is timed from its start to its end,
+including compilation, pictures and page, with an empty compilation cache. A few calls of `apdo train` are timed too,
+each with its own settings. The first call compiles for an empty cache; the calls that are not made are assumed to take
+as long as the later ones.
 """
 
 import argparse

@@ -1,11 +1,12 @@
 """The numbers of docs/theory.md: how fast dual ascent finds λ* on finite CMDPs, and what a good estimate of it saves.
 
 `make theory` (two cores, ten minutes) writes results/theory/*.json, theory.png and theory.svg. The matrices are small:
-one thread of BLAS, OPENBLAS_NUM_THREADS=1, is several times faster than two.
+one BLAS thread, OPENBLAS_NUM_THREADS=1, is several times faster than two.
 
 Everything is computed exactly, with dense linear algebra on small problems: policies are arrays, returns and costs are
-linear solves, nothing is sampled. The one exception is the off-policy estimate of λ*, which is the exact optimum of the
-model counted from sampled transitions: the best that any off-policy learner could make of that data, short of luck.
+linear solves, nothing is sampled. The one exception is the off-policy estimate of λ*. It is the exact optimum of the
+model that is counted from sampled transitions: the best that any off-policy learner could make of these data, without
+luck.
 """
 
 import argparse
@@ -36,7 +37,7 @@ class Model:
         self.name, self.cmdp, self.moves = name, cmdp, cmdp.dense()
         self.optimum = exact.solve(cmdp)
         assert self.optimum.certificate.holds
-        # λ* is one point, and inside: the statements on sharpness assume it.
+        # λ* is a single point and not on the boundary, as the statements on sharpness assume.
         assert self.optimum.unique
         assert (self.optimum.multipliers > 0).all()
         self.best = self.optimum.multipliers
@@ -101,9 +102,10 @@ def work_or_rest() -> FiniteCMDP:
 
 
 def grid(side: int = 4, horizon: int = 8) -> FiniteCMDP:
-    """From one corner to the next along the lower edge, whose cells between cost one each; the way around is free.
+    """From one corner to the next along the lower edge. The cells between them cost 1 each; the way around costs
+    nothing.
 
-    A step goes astray with 0.1. The goal pays 10 and ends the episode. Time is folded into the state.
+    A step goes astray with probability 0.1. The goal pays 10 and ends the episode. Time is folded into the state.
     """
     states = side * side
     row, column = np.divmod(np.arange(states), side)
@@ -170,7 +172,7 @@ def sharpness(model: Model) -> float:
         directions = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     found = []
     for direction in directions:
-        # g is linear on a short way from λ*, so that the difference quotient is the derivative.
+        # g is linear over a short distance from λ*, so that the difference quotient is the derivative.
         prices = model.best + size * direction
         gain, excess = model.line(model.maximise(prices, model.uniform()))
         found.append((gain - prices @ excess - model.optimum.value) / size)
@@ -235,7 +237,7 @@ def mirror(rate: float) -> Callable[[Floats, Floats, Floats], Floats]:
 
 
 def trust_region(bound: float) -> Callable[[Floats, Floats, Floats], Floats]:
-    """The same with the rate at which the mean KL over the visits is the bound, as TRPO's step is chosen."""
+    """The same with a rate for which the mean KL over the visited states equals the bound, like TRPO's step."""
 
     def improve(policy: Floats, advantage: Floats, occupancy: Floats) -> Floats:
         visits = occupancy.sum(axis=1)
@@ -257,7 +259,7 @@ def trust_region(bound: float) -> Callable[[Floats, Floats, Floats], Floats]:
 
 
 def tilt(policy: Floats, advantage: Floats, rate: float, least: float = 1e-12) -> Floats:
-    """π exp(η A), normalised; with a least probability, so that no action is given up for good by rounding."""
+    """π exp(η A), normalised. A least probability makes sure that rounding does not give up an action for good."""
     logits = np.log(np.maximum(policy, 1e-300)) + rate * advantage
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     weights = np.maximum(weights / weights.sum(axis=1, keepdims=True), least)
@@ -269,7 +271,7 @@ def divergence(old: Floats, new: Floats, visits: Floats) -> float:
 
 
 def settled(path: Floats, best: Floats, within: float) -> int | None:
-    """The first epoch from which λ stays within a distance of λ*, if that is for the last 50 epochs or more."""
+    """The first epoch from which λ stays within a distance of λ*, if that holds for at least the last 50 epochs."""
     far = np.flatnonzero(np.linalg.norm(path - best, axis=1) > within)
     first = 0 if not len(far) else int(far[-1]) + 1
     return first if first <= len(path) - 50 else None
@@ -294,7 +296,7 @@ def sample(model: Model, policy: Floats, count: int, rng: np.random.Generator) -
 
 
 def estimate(model: Model, counts: Floats) -> Floats | None:
-    """λ* of the model that the counts suggest; what was never tried ends the episode there. None if infeasible."""
+    """λ* of the model with these counts. In it, an action that was never tried ends the episode. None if infeasible."""
     tried = counts.sum(axis=2)
     chance = counts / np.maximum(tried, 1.0)[..., None]
     ending = np.where(tried > 0, chance[..., -1], 1.0)
@@ -543,7 +545,7 @@ def picture(found: list[Model], steps_: list[dict], adjusted: list[dict]) -> Non
 
 
 def _late(row: dict, result: dict) -> float:
-    """The epoch of settling; what never settled counts as the whole run."""
+    """The epoch of settling; if it never settled, the length of the run."""
     return result["epochs"] if row.get("settled") is None else row["settled"]
 
 

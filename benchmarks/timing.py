@@ -1,4 +1,4 @@
-"""Commands of apdo, timed from their start to their end in processes of their own."""
+"""Times commands of apdo from their start to their end, in processes of their own."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def timed(words: list[str], cache: Path) -> float:
-    """Seconds that `apdo WORDS` takes, with compiled programs kept in this folder alone, whatever the user's own is."""
+    """The seconds that `apdo WORDS` takes, with compiled programs kept only in this folder."""
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"XDG_CACHE_HOME": str(cache)}
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Does `apdo train apdo ENV --limit d` work, with no other option, on problems that nobody tuned for?
+"""Does `apdo train apdo ENV --limit d` work, with no other option, on problems for which nobody tuned it?
 
     make transfer                                             all of it, then the tables and picture of docs/transfer.md
     python -m benchmarks.transfer --only 'navigation.*/apdo'  a part: PROBLEM/ALGORITHM as a pattern
@@ -6,9 +6,9 @@
     python -m benchmarks.transfer --long                      ten times the samples: the best return known in the limits
     python -m benchmarks.transfer --table                     the tables and picture alone, from what was measured
 
-Every algorithm is given the problem and its limits, nothing else. Then 1,000 fresh episodes of the policy that it hands
-back are played; on a finite problem the policy is evaluated exactly instead. Results go to results/transfer, one JSON
-file for each problem and algorithm; seeds that are there are not run again unless --again.
+Every algorithm is given the problem and its limits, and nothing else. The policy that it returns then plays 1,000 fresh
+episodes; on a finite problem it is evaluated exactly instead. Results go to results/transfer, one JSON file for each
+problem and algorithm. A seed that has a result is not run again, unless --again is given.
 """
 
 import argparse
@@ -41,15 +41,15 @@ EPISODES = 1000
 FRESH = 10_000
 """Added to a run's seed for its evaluation."""
 WITHIN = 1.05
-"""The share of a limit up to which a cost counts as within it."""
+"""A cost counts as within its limit up to this share of it."""
 CANDIDATES = 3
-"""Epochs whose policies are measured again to find the best."""
+"""The number of epochs whose policies are evaluated again to find the best."""
 POINTS = 60
-"""Points of a stored training curve."""
+"""The number of points of a stored training curve."""
 LONG_TIMES, LONG_BATCHES, LONG_SEEDS = 10, 100, (0, 1, 2)
-"""Samples of a long run as a multiple of the case's, over how many batches they are spread, and its seeds."""
+"""For long runs: their samples as a multiple of the case's, the number of their batches, and their seeds."""
 UNCONSTRAINED = "trpo"
-"""Run long, too: what it earns and costs says whether a limit binds."""
+"""It has long runs too, because its return and cost show whether a limit binds."""
 
 Judge = Callable[[Any], dict[str, Any]]
 """policy ↦ its return and costs."""
@@ -60,7 +60,7 @@ class Job:
     """Seeds of a problem and algorithm that one process runs."""
 
     kind: str
-    """study, long, reference or peers."""
+    """One of study, long, reference and peers."""
     case: str
     algorithm: str
     seeds: tuple[int, ...]
@@ -70,7 +70,7 @@ class Job:
 
 
 def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[str, Any] | None = None) -> Any:
-    """The experiment: the problem, its limits and the seeds; what else there is, the library chooses."""
+    """The experiment from the problem, its limits and the seeds; the library chooses everything else."""
     from apdo.experiment import settings
 
     name, task = transfer_problems.task_of(case)
@@ -81,12 +81,12 @@ def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[
 
 
 def lengthened(case: Case) -> dict[str, Any]:
-    """Options of a long run: many samples in large batches."""
+    """The options of a long run: many samples in large batches."""
     return {"batch": case.samples * LONG_TIMES // LONG_BATCHES, "epochs": LONG_BATCHES}
 
 
 def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
-    """What the seeds of a job came to, by seed, and how the experiment was specified."""
+    """The results of a job's seeds, by seed, and the description of the experiment."""
     from apdo.errors import NumericalFailure
     from apdo.experiment import opening, runner
 
@@ -94,7 +94,7 @@ def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
     experiment = specified(case, job.algorithm, job.seeds, changes)
     training = opening.training_of(experiment)
     began, policies = time.perf_counter(), []
-    # The newest policies after each epoch; after the last they draw no batch.
+    # The newest policies after each epoch. Those after the last epoch draw no batch.
     keep = [lambda epoch: policies.append(epoch.policies())]
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -118,7 +118,7 @@ def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(experiment: Any, training: Any, seeds: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Results by seed, each with where and when it was made, and the problem as it was posed."""
+    """Results by seed, each with its provenance, and the problem as it was given."""
     from apdo.experiment import records
     from benchmarks.ground_truth import device
 
@@ -142,7 +142,7 @@ def _told(experiment: Any, training: Any, seeds: dict[int, dict[str, Any]]) -> d
 
 
 def judged(case: Case, policy: Any, training: Any, seed: int) -> dict[str, Any]:
-    """Return and costs of a policy: exactly where the problem is finite, else on fresh episodes with 95 % intervals."""
+    """Return and costs of a policy: exact if the problem is finite, otherwise on fresh episodes with 95 % intervals."""
     if case.finite:
         from apdo import exact
 
@@ -169,7 +169,7 @@ def _interval(estimate: Any) -> dict[str, float]:
 
 
 def allowance(case: Case, training: Any) -> np.ndarray:
-    """By how much each cost may exceed its limit: a share of it or, where it is 0, of what the cost turns over."""
+    """By how much each cost may exceed its limit: a share of the limit or, if that is 0, of the cost's absolute sum."""
     limits = np.asarray(training.problem.limits)
     if not case.finite:
         return (WITHIN - 1.0) * np.abs(limits)
@@ -179,13 +179,13 @@ def allowance(case: Case, training: Any) -> np.ndarray:
 
 
 def curve_of(case: Case, metrics: dict[str, np.ndarray], batch: int) -> dict[str, np.ndarray]:
-    """One seed's training: samples, return and costs of each epoch."""
+    """One seed's training curve: samples, return and costs of each epoch."""
     returns = metrics["discounted_return" if case.finite else "return"]
     return {"samples": batch * np.arange(1, len(returns) + 1), "return": returns, "costs": metrics["cost"]}
 
 
 def best_of_all(judge: Judge, drew: dict[int, Any], limits: np.ndarray, allowed: np.ndarray) -> dict[str, Any] | None:
-    """Of the policies that drew the batches, the one within the limits that earns most, each of them measured."""
+    """Evaluate every policy that drew a batch; the one within the limits with the highest return."""
     measured = {epoch: judge(policy) for epoch, policy in drew.items()}
     costs = np.array([[cost["mean"] for cost in one["costs"]] for one in measured.values()])
     returns = np.array([one["return"]["mean"] for one in measured.values()])
@@ -196,9 +196,9 @@ def best_of_all(judge: Judge, drew: dict[int, Any], limits: np.ndarray, allowed:
 def best_seen(
     judge: Judge, drew: dict[int, Any], curve: dict[str, np.ndarray], limits: np.ndarray, allowed: np.ndarray
 ) -> dict[str, Any] | None:
-    """The same of the few policies alone that looked best by their own batches.
+    """The same for only the few policies that looked best by their own batches.
 
-    What a batch says of the best of fifty flatters it: on a Garnet the best epoch earned more than the optimum.
+    The batch of the best of fifty epochs flatters it: on a Garnet the best epoch earned more than the optimum.
     """
     within = np.all(curve["costs"] <= limits + allowed, axis=1)
     order = [epoch for epoch in np.argsort(-curve["return"]).tolist() if within[epoch] and epoch in drew]
@@ -207,7 +207,7 @@ def best_seen(
 
 
 def best_epoch(curve: dict[str, np.ndarray], limits: np.ndarray, allowed: np.ndarray) -> dict[str, Any] | None:
-    """The epoch within the limits that earned most by its own batch; None if there was none."""
+    """The epoch within the limits with the highest return, by its own batch; None if there is none."""
     within = np.all(curve["costs"] <= limits + allowed, axis=1)
     if not within.any():
         return None
@@ -220,14 +220,14 @@ def best_epoch(curve: dict[str, np.ndarray], limits: np.ndarray, allowed: np.nda
 
 
 def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-    """At most `POINTS` epochs, the first and the last among them."""
+    """At most `POINTS` epochs, including the first and the last."""
     count = len(curve["samples"])
     kept = np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
     return {name: np.asarray(values)[kept].astype(np.float64).round(6).tolist() for name, values in curve.items()}
 
 
 def refer(job: Job) -> dict[str, Any]:
-    """What the policies that runs start from earn and cost; and the optimum, where it is known."""
+    """Return and costs of the policies with which runs start; and the optimum, if it is known."""
     from apdo import loop
     from apdo.experiment import chosen, opening
 
@@ -255,7 +255,7 @@ def path_of(job: Job, out: Path = RESULTS) -> Path:
 
 
 def wanted(given: argparse.Namespace) -> Iterator[Job]:
-    """What there is to do: for each problem and algorithm the seeds that are not there."""
+    """The jobs to do: for each problem and algorithm, the seeds that are missing."""
     for whole in plan(given.long, given.seeds):
         if given.only and not re.fullmatch(given.only, f"{whole.case}/{whole.algorithm}"):
             continue
@@ -268,7 +268,7 @@ def wanted(given: argparse.Namespace) -> Iterator[Job]:
 
 
 def plan(long: bool, seeds: tuple[int, ...]) -> Iterator[Job]:
-    """Everything that the study is made of, with these seeds; or the long runs, which finite problems do not need."""
+    """All jobs of the study with these seeds; or the long runs, which finite problems do not need."""
     for name, case in CASES.items():
         if long and not case.finite:
             yield from (Job("long", name, algorithm, LONG_SEEDS) for algorithm in (*ALGORITHMS, UNCONSTRAINED))
@@ -283,7 +283,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def add(job: Job, found: dict[str, Any], out: Path, changes: dict[str, Any] | None = None) -> None:
-    """Put the seeds of a job into the file of its problem and algorithm."""
+    """Add the seeds of a job to the file of its problem and algorithm."""
     path, case = path_of(job, out), CASES[job.case]
     seeds = read(path).get("seeds", {}) | found.pop("seeds")
     whole = {
@@ -301,14 +301,14 @@ def add(job: Job, found: dict[str, Any], out: Path, changes: dict[str, Any] | No
 
 
 def command_of(job: Job, changes: dict[str, Any] | None = None) -> str:
-    """What one types for a job's seeds: the library's own command or, for peers, that of the benchmark."""
+    """The command for a job's seeds: the library's own or, for peers, the benchmark's."""
     if job.kind == "peers":
         return f"python -m benchmarks.peers_transfer --only '{job.case}/{job.algorithm}'"
     return transfer_problems.command(CASES[job.case], job.algorithm, changes)
 
 
 def work(job: Job, changes: dict[str, Any], result: Path) -> None:
-    """One job, in this process; what it found goes to a file."""
+    """Do one job in this process, and write its results to a file."""
     if job.kind == "reference":
         found = refer(job)
     else:
@@ -317,7 +317,7 @@ def work(job: Job, changes: dict[str, Any], result: Path) -> None:
 
 
 def work_apart(job: Job, given: argparse.Namespace, cores: list[int]) -> str:
-    """One job, in a process of its own that keeps to some cores; its results are filed, and a line says how it went."""
+    """Do one job in a process of its own on some cores, and file its results; returns a line that says how it went."""
     began = time.perf_counter()
     told = json.dumps(dataclasses.asdict(job) | {"cores": cores})
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(len(cores)))
@@ -340,7 +340,7 @@ _FILING = threading.Lock()
 
 
 def taken_up(told: str) -> Job:
-    """The job that another process gave to this one, which keeps to the cores that come with it."""
+    """The job that another process gave to this one. This process keeps to the given cores."""
     found = json.loads(told)
     cores = found.pop("cores")
     if hasattr(os, "sched_setaffinity"):
@@ -355,7 +355,7 @@ def _in_words(seed: dict[str, Any]) -> str:
 
 
 def run_all(jobs: list[Job], given: argparse.Namespace) -> None:
-    """Every job, so many at a time, with the cores divided among them."""
+    """Do every job, several at a time, with the cores divided among them."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     share = max(len(cores) // given.jobs, 1)
     free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
@@ -376,7 +376,7 @@ def run_all(jobs: list[Job], given: argparse.Namespace) -> None:
 
 
 def parsed(changes: list[str]) -> dict[str, Any]:
-    """NAME=VALUE as options; values are JSON where they can be."""
+    """NAME=VALUE as options; values are parsed as JSON if possible."""
     pairs = (change.partition("=")[::2] for change in changes)
     return {name: _value(text) for name, text in pairs}
 

@@ -1,7 +1,7 @@
-"""The problems of the study `make transfer`: each as a new user would bring it, with its limits and nothing else.
+"""The problems of the study `make transfer`: each as a new user would pose it, with its limits and nothing else.
 
-A case is the problem alone: which environment, what costs and how much of it is allowed. No case may hold an option of
-an algorithm. Those marked as held out were set aside before any default was chosen, and looked at once, at the end.
+A case is only the problem: which environment, what costs, and how much of it is allowed. No case may have an option of
+an algorithm. Cases that are marked as held out were set aside before any default was chosen, and used once, at the end.
 """
 
 import dataclasses
@@ -12,31 +12,31 @@ from typing import Any
 from benchmarks.ground_truth import QUEUE
 
 REWARDS, COSTS = 1000.0, 0.001
-"""What rewards and costs are multiplied by in the cases with other units; the limits are, too."""
+"""The factors of rewards and costs in the cases with other units; limits have the factor of costs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A problem, and what is known of it."""
+    """A problem, and what is known about it."""
 
     title: str
     environment: str
     limits: tuple[float, ...] | None
-    """None: those that the task itself has."""
+    """None: the task's own limits."""
     horizon: int
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What defines the problem; the command line has the same names."""
+    """Options that define the problem; the command line has the same names."""
     held_out: bool = False
     finite: bool = False
     """Whether the optimum is known exactly; returns are then discounted, like the costs."""
     units_of: str | None = None
-    """The case that this one is, with rewards and costs in other units."""
+    """The case that is the same with rewards and costs in other units."""
     known: float | None = None
-    """A return within the limits that was found by other means, in the unit of the case."""
+    """A return within the limits that was found by other means, in the case's unit."""
     by: str = ""
-    """By which."""
+    """How `known` was found."""
     samples: int = 250_000
-    """What the peers are given, and a tenth of what a long run is."""
+    """The number of samples of the peers, and a tenth of those of a long run."""
 
 
 CASES = {
@@ -150,7 +150,7 @@ def task_of(case: Case) -> tuple[str, type[Any]]:
 
 
 def in_other_units(name: str) -> Any:
-    """A Gymnasium environment with larger rewards; its cost is an expression, which holds its own factor."""
+    """A Gymnasium environment with larger rewards. Its cost is an expression, which contains its own factor."""
     import gymnasium
 
     return gymnasium.wrappers.TransformReward(gymnasium.make(name, disable_env_checker=True), _enlarge)
@@ -161,7 +161,7 @@ def _enlarge(reward: Any) -> float:
 
 
 def rescaled(name: str) -> type[Any]:
-    """The class of a native task whose rewards are larger and whose costs are smaller."""
+    """The class of a JAX task with larger rewards and smaller costs."""
     from apdo import envs
 
     base = envs.find(name)
@@ -174,7 +174,7 @@ def rescaled(name: str) -> type[Any]:
 
 
 def command(case: Case, algorithm: str, changes: Mapping[str, Any] | None = None) -> str:
-    """What a user would type, with options that were changed for a trial."""
+    """The command that a user would type, with options that were changed for a trial."""
     options = case.options | dict(changes or {})
     given = {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in options.items()}
     if case.limits is not None:

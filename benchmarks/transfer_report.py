@@ -1,9 +1,9 @@
 """Tables and picture of docs/transfer.md, from the files that benchmarks.transfer and benchmarks.peers_transfer wrote.
 
-With R the return of the policy that a run hands back, R_0 that of the policies that runs start from, and R* the best
-return known within the limits, the normalised return is (R - R_0) / (R* - R_0). A run keeps its limits if every cost,
-in the mean over fresh episodes, is at most 1.05 times its limit. Over problems and seeds: the interquartile mean, and
-the 95 % interval of a bootstrap that draws seeds anew within each problem (Agarwal et al. 2021).
+Let R be the return of the policy that a run returns, R_0 that of the policies with which runs start, and R* the best
+known return within the limits. The normalised return is (R - R_0) / (R* - R_0). A run keeps its limits if every cost,
+in the mean over fresh episodes, is at most 1.05 times its limit. Over problems and seeds we report the interquartile
+mean and the 95 % interval of a bootstrap that draws seeds again within each problem (Agarwal et al. 2021).
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ DOCUMENT = Path("docs/transfer.md")
 PICTURE = "curves.png"
 RESAMPLES = 5000
 KEPT = 0.9
-"""The share of what the best epoch gained that the policy handed back should keep. Where even that one earned less than
-runs start from, the rest is what may be lost besides."""
+"""The share of the best epoch's gain that the returned policy should keep. If even that epoch earned less than the
+first policies, the remaining share is how much more may be lost."""
 SUMMARY = [
     "algorithm",
     "over",
@@ -47,41 +47,41 @@ PEERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is known of a case: its limits, where runs start and the best that was ever seen within the limits."""
+    """What is known about a case: its limits, where runs start, and the best return ever seen within the limits."""
 
     name: str
     limits: np.ndarray
     unit: np.ndarray
-    """What an excess of each cost is measured in: the limit, or what the cost turns over where the limit is 0."""
+    """The unit of an excess of each cost: the limit or, if that is 0, the cost's absolute sum."""
     start: float
     start_costs: np.ndarray
     best: float
     best_by: str
 
     def excess(self, costs: Sequence[float] | np.ndarray) -> np.ndarray:
-        """The worst of the costs, [..., M], as a share of its limit above it: 0 is on the limit."""
+        """The worst excess of the costs [..., M] over a limit, as a share of it: 0 is at the limit."""
         return np.max((np.asarray(costs) - self.limits) / self.unit, axis=-1)
 
     def normalised(self, earned: float) -> float:
-        """0 for what runs start from, 1 for the best known."""
+        """0 for the return with which runs start, 1 for the best known one."""
         return (earned - self.start) / (self.best - self.start)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """One run: the policy that it handed back."""
+    """The result of one run: the policy that it returned."""
 
     score: float
-    """Normalised return; 0 for a run that failed."""
+    """The normalised return; 0 for a run that failed."""
     within: bool
     earned: float
     excess: float
     kept: bool | None
-    """Whether it earns nearly what the best epoch within the limits earned; None where there was no such epoch."""
+    """Whether it earns almost as much as the best epoch within the limits; None if there was no such epoch."""
 
 
 def problem_of(name: str, out: Path) -> Problem | None:
-    """What is known of a case; None as long as its start has not been measured."""
+    """What is known about a case; None until its start has been measured."""
     reference = transfer.read(transfer.path_of(Job("reference", name, "start", ()), out))
     if not reference:
         return None
@@ -94,7 +94,7 @@ def problem_of(name: str, out: Path) -> Problem | None:
 
 
 def best_known(name: str, out: Path, limits: np.ndarray, reference: dict[str, Any]) -> tuple[float, str]:
-    """The best return within the limits, and whose: the exact optimum, else of all policies that were ever measured."""
+    """The best return within the limits and its source: the exact optimum, or the best policy ever measured."""
     if "optimum" in reference:
         return reference["optimum"]["return"], "exact"
     case = CASES[name]
@@ -112,7 +112,7 @@ def best_known(name: str, out: Path, limits: np.ndarray, reference: dict[str, An
 
 
 def every_file(name: str, out: Path) -> list[Path]:
-    """All results on a case, of the study, of the long runs and of the peers."""
+    """All files of results on a case: of the study, of the long runs and of the peers."""
     paths = [transfer.path_of(Job("study", name, algorithm, ()), out) for algorithm in ALGORITHMS]
     paths += [transfer.path_of(Job("long", name, algorithm, ()), out) for algorithm in (*ALGORITHMS, UNCONSTRAINED)]
     paths += [transfer.path_of(Job("peers", name, algorithm, ()), out) for algorithm in PEERS]
@@ -120,12 +120,12 @@ def every_file(name: str, out: Path) -> list[Path]:
 
 
 def outcomes(problem: Problem, told: dict[str, Any]) -> list[Outcome]:
-    """The runs of a file."""
+    """The outcomes of the runs in a file."""
     return [outcome(problem, seed) for seed in told.get("seeds", {}).values()]
 
 
 def outcome(problem: Problem, seed: dict[str, Any]) -> Outcome:
-    """One run, judged."""
+    """The outcome of one run."""
     if "failed" in seed:
         return Outcome(0.0, within=False, earned=np.nan, excess=np.inf, kept=False)
     earned, excess = seed["return"]["mean"], float(problem.excess([cost["mean"] for cost in seed["costs"]]))
@@ -144,7 +144,7 @@ def pooled(scores: list[np.ndarray]) -> float:
 def stratified_interval(
     scores: list[np.ndarray], level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """The bootstrap interval of `pooled`: every resample draws each problem's seeds anew, among its own."""
+    """The bootstrap interval of `pooled`: every resample draws the seeds of each problem again."""
     rng = np.random.default_rng(seed)
     drawn = [own[rng.integers(len(own), size=(len(own), resamples))] for own in scores]
     low, high = np.quantile(interquartile_mean(np.concatenate(drawn)), [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
@@ -152,7 +152,7 @@ def stratified_interval(
 
 
 def summary_row(name: str, what: str, runs: list[list[Outcome]]) -> list[str]:
-    """A line of the summary: an algorithm over some problems."""
+    """A row of the summary: an algorithm over some problems."""
     flat = [run for own in runs for run in own]
     scores = [np.array([run.score for run in own]) for own in runs]
     safe = [np.array([run.score * run.within for run in own]) for own in runs]
@@ -178,7 +178,7 @@ def _with_interval(scores: list[np.ndarray]) -> str:
 
 
 def summary(problems: list[Problem], out: Path) -> str:
-    """Each algorithm over all problems, those that were developed on, and those that were held out."""
+    """The table of each algorithm over all problems, over those used in development, and over those held out."""
     parts = [("all", None), ("seen", False), ("held out", True)]
     rows = []
     for algorithm in ALGORITHMS:
@@ -190,14 +190,14 @@ def summary(problems: list[Problem], out: Path) -> str:
 
 
 def runs_of(problem: Problem, algorithm: str, out: Path) -> list[Outcome]:
-    """The runs of an algorithm on a problem whose best return is known; none where it is not."""
+    """The outcomes of an algorithm on a problem whose best return is known; empty if it is not known."""
     kind = "peers" if algorithm in PEERS else "study"
     found = outcomes(problem, transfer.read(transfer.path_of(Job(kind, problem.name, algorithm, ()), out)))
     return found if np.isfinite(problem.best) else []
 
 
 def peers_summary(problems: list[Problem], out: Path) -> str:
-    """Peers, and APDO on the same problems, for each set of problems that a peer has run."""
+    """The table of the peers, and of APDO on the same problems, for each set of problems that a peer has run."""
     rows = []
     for peer in PEERS:
         both = [
@@ -212,7 +212,7 @@ def peers_summary(problems: list[Problem], out: Path) -> str:
 
 
 def problems_table(problems: list[Problem], out: Path) -> str:
-    """What each problem is, and what is known of it."""
+    """The table of the problems, and of what is known about them."""
     heading = ["problem", "cost", "limit", "steps", "held out", "start", "unconstrained", "R*", "by"]
     rows = []
     for problem in problems:
@@ -249,7 +249,7 @@ def _unconstrained(told: dict[str, Any]) -> str:
 
 
 def results_table(problems: list[Problem], out: Path) -> str:
-    """By problem and algorithm: the median seed's return, as a share of R* where that is a share, and worst cost."""
+    """By problem and algorithm: the median seed's return, as a share of R* if that makes sense, and its worst cost."""
     present = [name for name in (*ALGORITHMS, *PEERS) if any(runs_of(problem, name, out) for problem in problems)]
     rows = []
     for problem in problems:
@@ -263,7 +263,7 @@ def results_table(problems: list[Problem], out: Path) -> str:
 def _cells(problem: Problem, runs: list[Outcome]) -> list[str]:
     earned, excess = np.array([run.earned for run in runs]), np.array([run.excess for run in runs])
     middle = float(np.nanmedian(earned)) if np.isfinite(earned).any() else np.nan
-    # A share of a negative return, or of one that is negative at the start and small, says nothing.
+    # A share means nothing if the return is negative, or negative at the start and small.
     share = f"{100 * middle / problem.best:.0f} %" if problem.best > 0 else "–"
     return [
         f"{middle:.4g}",
@@ -275,7 +275,7 @@ def _cells(problem: Problem, runs: list[Outcome]) -> list[str]:
 
 
 def picture(problems: list[Problem], out: Path) -> None:
-    """A panel for each problem that was run: return above, the worst cost over its limit below, against samples."""
+    """Draw a panel for each problem that was run: return above, the worst cost relative to its limit below."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -305,7 +305,7 @@ def curves_of(problem: Problem, algorithm: str, out: Path) -> list[dict[str, Any
 
 
 def draw_panel(panel: Any, problem: Problem, out: Path) -> None:
-    """One problem: every seed faintly, their median thick."""
+    """Draw one problem: every seed as a faint line, their median as a thick one."""
     above, below = panel.subplots(2, 1, sharex=True)
     mark = "*" if CASES[problem.name].held_out else ""
     above.set_title(CASES[problem.name].title + mark, loc="left", fontweight="bold", fontsize=7)
@@ -331,7 +331,7 @@ def _returns(curves: list[dict[str, Any]]) -> list[np.ndarray]:
 
 
 def write(out: Path) -> None:
-    """Tables and picture: into the document from the study's own folder, else onto the screen and into that folder."""
+    """Write tables and picture: into the document if `out` is the study's own folder; otherwise print and keep them."""
     problems = [problem for name in CASES if (problem := problem_of(name, out)) is not None]
     tables = {
         "problems": problems_table(problems, out),

@@ -1,8 +1,8 @@
 """How fast the velocity robots step: on threads, and by Gymnasium's own classes one by one; one JSON line each.
 
-`python -m benchmarks.velocity`, which needs `apdo[mujoco]`. Both ways take turns, so that a shared machine's noise
-meets both: medians and their ratio, the best, and the steps in a second of processor time, which noise changes least.
-Then PDO end to end on HalfCheetah, an epoch each in turn, with what of it is collecting.
+`python -m benchmarks.velocity`, which needs `apdo[mujoco]`. Both ways take turns, so that noise on a shared machine
+affects both. Reported are medians and their ratio, the best, and the steps per second of processor time, which noise
+changes least. Then PDO is timed end to end on HalfCheetah, one epoch of each way in turn, with the share of collecting.
 """
 
 import argparse
@@ -29,7 +29,7 @@ mujoco = importlib.import_module("mujoco")
 
 
 def stepped(copies: host.Copies, steps: int, seed: int) -> tuple[float, float]:
-    """Seconds for so many steps of each copy with ready-made actions, by the clock and of this process."""
+    """The seconds for so many steps of each copy with prepared actions, by wall clock and by processor time."""
     copies.reset([0, 0, 0, seed])
     actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (32, *copies.arrays.action.shape))
     began, worked = time.perf_counter(), time.process_time()
@@ -40,7 +40,7 @@ def stepped(copies: host.Copies, steps: int, seed: int) -> tuple[float, float]:
 
 
 def told(figure: str, samples: int, taken: np.ndarray) -> dict:
-    """Steps in a second: median, best, and of processor time, from (clock, processor) of repetitions."""
+    """Steps per second: median, best, and per second of processor time, from (clock, processor) of repetitions."""
     clock, work = samples / taken.T
     return {
         "figure": figure,
@@ -55,7 +55,7 @@ def told(figure: str, samples: int, taken: np.ndarray) -> dict:
 
 
 def alone(robot: str, copies: int, steps: int, repetitions: int) -> list[dict]:
-    """The copies without a policy."""
+    """Time the copies without a policy."""
     task = settings.specify("pdo", robot, {"batch": 1000 * copies}).environment_config
     ways = {
         f"{copies} copies on threads": task.open(copies),
@@ -96,7 +96,7 @@ class Epochs:
 
 
 class _Timed:
-    """While entered, the seconds that collecting takes are added to a list."""
+    """A context that adds the seconds of collecting to a list."""
 
     def __init__(self, seconds: list[float]) -> None:
         self.seconds, self.collect = seconds, hosted.collect_seeds
@@ -115,7 +115,7 @@ class _Timed:
 
 
 def end_to_end(repetitions: int) -> list[dict]:
-    """A whole epoch: the policy, the copies, learning."""
+    """Time a whole epoch: the policy, the copies, learning."""
     ways = [
         Epochs("20 copies on threads, batches of 20,000", reference=False),
         Epochs("64 copies on threads, batches of 64,000", reference=False, batch=64_000),
