@@ -190,7 +190,7 @@ def train(case: str, algorithm: str, options: dict[str, Any] | None = None) -> d
 
 
 def averaged(metrics: dict[str, np.ndarray], algorithm: str) -> dict[str, Any]:
-    """The average return and costs of a seed's last policies, by their batches. For CRPO, only of epochs without recovery."""
+    """The average return and costs of a seed's last policies, by their batches; for CRPO without recovery epochs."""
     last = {name: values[-AVERAGED:] for name, values in metrics.items()}
     counted = last["recovering"] == 0.0 if algorithm == "crpo" else np.ones(len(last["cost"]), dtype=bool)
     return {

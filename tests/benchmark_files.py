@@ -1,4 +1,4 @@
-"""Files of the benchmark's results as tests make them, and what stands in its documents."""
+"""Made-up files of the benchmark's results, and readers of its documents, for tests."""
 
 import re
 
@@ -6,7 +6,7 @@ from benchmarks import safety
 
 
 def seed(earned, cost, samples=10_000_000, **more):
-    """What would be filed of a seed whose result is the same from beginning to end."""
+    """The filed result of a seed whose return and cost are the same from beginning to end."""
     end = {"return": earned, "cost": cost, "multiplier": 0.5}
     curve = {"samples": [samples // 2, samples], **{name: [value] * 2 for name, value in end.items()}}
     marks = [mark for mark in (1_000_000, 10_000_000) if mark <= samples]
@@ -25,6 +25,6 @@ def cells(text, first):
 
 
 def between(document, names):
-    """What stands between the marks of each name in a document."""
+    """The text between each name's marks in a document."""
     text = document.read_text(encoding="utf-8")
     return {name: re.findall(f"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)[0] for name in names}

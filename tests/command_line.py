@@ -1,10 +1,10 @@
-"""The command line as a user meets it, called within the test's own process."""
+"""The command line as a user calls it, but inside the test's own process."""
 
 from apdo import cli
 
 
 def call(capsys, *arguments):
-    """Exit status, standard output and standard error."""
+    """Call a command; returns exit status, standard output and standard error."""
     try:
         cli.main(list(arguments))
         status = 0

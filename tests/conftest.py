@@ -1,4 +1,4 @@
-"""Every test runs with shape annotations checked and with implicit rank promotion forbidden."""
+"""Every test runs with checked shape annotations and without implicit rank promotion."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from jaxtyping import install_import_hook
 
-# Traced programs are many objects that stay: looking through them again and again takes a tenth of the time.
+# Traced programs consist of many objects that stay. Searching them for garbage takes a tenth of the time.
 gc.set_threshold(100_000, 50, 100)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Before anything of apdo is imported.
@@ -32,9 +32,9 @@ install_import_hook("apdo", "checking.checked")
 
 @pytest.fixture(autouse=True, scope="module")
 def few_memory_maps():
-    """Forget compiled programs before the process has as many memory maps as Linux allows by default, 65,530.
+    """Drop compiled programs before the process has as many memory maps as Linux allows by default, 65,530.
 
-    Each program of the CPU has some, and the one that gets none more crashes.
+    Each program of the CPU needs some maps. A program that cannot get any crashes the process.
     """
     yield
     maps = Path("/proc/self/maps")
@@ -44,9 +44,9 @@ def few_memory_maps():
 
 @pytest.fixture(autouse=True)
 def programs_are_traced(request, monkeypatch):
-    """No program is loaded that an earlier process has kept, nor kept: tests put other functions in the place of some.
+    """Never load or save the programs of `compilation`, because tests replace some functions by others.
 
-    But for the tests of just that.
+    The tests of `compilation` itself are excepted.
     """
     if request.module.__name__.rpartition(".")[2] != "test_compilation":
         monkeypatch.setattr("apdo.experiment.compilation.folder", lambda: None)
@@ -61,7 +61,7 @@ def double_precision():
 
 @pytest.fixture
 def random_batch():
-    """A maker of random batches [T, N] in which episodes begin, terminate, are truncated and are cut off at random."""
+    """A function that makes random batches [T, N], in which episodes begin, terminate and are truncated at random."""
     return _random_batch
 
 
@@ -74,7 +74,7 @@ def _random_batch(rng, steps, environments, *, observations=3, actions=2, constr
     fate = rng.uniform(size=(steps, environments))
     terminated, truncated = fate < terminate, (fate >= terminate) & (fate < terminate + truncate)
     index = np.zeros((steps, environments), dtype=np.int32)
-    index[0] = np.arange(environments) % 2  # every other environment is in the middle of an episode already
+    index[0] = np.arange(environments) % 2  # every other environment begins in the middle of an episode
     for t in range(1, steps):
         index[t] = np.where(terminated[t - 1] | truncated[t - 1], 0, index[t - 1] + 1)
     fields = dict(

@@ -1,10 +1,10 @@
-"""Signals for tests, which come when they are wanted."""
+"""Signals for tests, which arrive at a chosen time."""
 
 from apdo.experiment.stopping import Stop
 
 
 class Countdown(Stop):
-    """Signals that come after so many looks for one."""
+    """A `Stop` whose signal arrives after it has been asked so many times."""
 
     left = 10**9
 

@@ -7,7 +7,7 @@ from apdo.finite import FiniteCMDP
 
 
 def random_cmdp(seed, *, states=4, actions=3, constraints=1, discount=0.9, ends=False, tightness=0.5):
-    """A random CMDP whose limits lie between what the best policy costs and what the cheapest ones do."""
+    """A random CMDP whose limits lie between the costs of the best policy and the least costs."""
     from apdo import exact
 
     rng = np.random.default_rng(seed)
@@ -28,7 +28,7 @@ def random_cmdp(seed, *, states=4, actions=3, constraints=1, discount=0.9, ends=
 
 
 def garnet(seed, *, states, actions=10, branches=5, constraints=2, discount=0.99):
-    """A random sparse CMDP in which each action leads to a few states, with limits that bind."""
+    """A random sparse CMDP in which each action leads to a few states, with binding limits."""
     rng = np.random.default_rng(seed)
     rows = states * actions
     to = rng.integers(0, states, (rows, branches))

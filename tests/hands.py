@@ -1,4 +1,4 @@
-"""Executors for tests: they write run folders without training, and remember which."""
+"""Executors for tests: they write run folders without training, and record which."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ RATES = {"return": lambda epoch, seed: 0.1 * epoch + seed, "cost": lambda epoch,
 
 
 class Hands:
-    """Does each job at once; runs whose folder has one of the words of `ends` in its name end in that way."""
+    """Does each job at once. A run whose folder has one of the words of `ends` in its name ends in that way."""
 
     backend, count = "cpu", 1
 
@@ -45,7 +45,7 @@ class Hands:
 
 
 def write(folder, experiment, status="finished", **facts):
-    """A whole run folder of an experiment, with made-up metrics."""
+    """Write a whole run folder of an experiment, with made-up metrics."""
     own = experiment.settings
     seeds = list(range(own.seed, own.seed + own.seeds))
     record = Records(folder, opening.describe(experiment, opening.training_of(experiment), seeds))

@@ -1,4 +1,4 @@
-"""Gymnasium environments for tests: one that can be counted by hand, and one that breaks its contract on demand."""
+"""Gymnasium environments for tests: one that is easy to compute, and one that breaks its contract on demand."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 
 class Counting(gymnasium.Env):
-    """Observes (seed modulo 1000, steps taken); terminates after `length` steps, cuts itself off after `cut`."""
+    """Observes (seed modulo 1000, steps taken). Terminates after `length` steps, and is truncated after `cut` steps."""
 
     def __init__(self, length=3, cut=10**6):
         self.observation_space = spaces.Box(-1e6, 1e6, (2,), np.float64)
@@ -54,11 +54,11 @@ FAULTS = {
     "hangs": {"does": _wait},
     "exits": {"does": lambda: os._exit(7)},
 }
-"""What a step gives or does instead."""
+"""What a step returns or does instead."""
 
 
 class Broken:
-    """Behaves until its `after`-th step, or second reset, and then does `what`; no subclass of anything."""
+    """Behaves well until its `after`-th step, or second reset, and then does `what`. It derives from no class."""
 
     def __init__(self, what="", after=4):
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -92,7 +92,7 @@ class Broken:
 
 
 class Panel(gymnasium.Env):
-    """A dial of three and a dial of two positions, numbered from 5: (2, 6) pays, and the second dial costs."""
+    """A dial with three and a dial with two positions, numbered from 5. (2, 6) pays, and the second dial costs."""
 
     def __init__(self):
         self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -111,7 +111,7 @@ class Panel(gymnasium.Env):
 
 
 class Line(gymnasium.Env):
-    """A point that is pushed along a line and earns by how far it moves, in a unit of choice."""
+    """A point that is pushed along a line. The reward is its movement, in a unit that can be chosen."""
 
     def __init__(self, reward_unit=1.0):
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -130,7 +130,7 @@ class Line(gymnasium.Env):
 
 
 class Spending(gymnasium.Env):
-    """A point that is pushed along a line; a push costs its size, and being away from the middle its square."""
+    """A point that is pushed along a line. A push costs its size, and the distance from the middle costs its square."""
 
     def __init__(self):
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -148,7 +148,7 @@ class Spending(gymnasium.Env):
 
 
 class StopsItself(Spending):
-    """The same, ending by itself, for an unsafe reward, once a budget is used up; it observes what is left of each."""
+    """The same, but it ends with an unsafe reward once a budget is used up, and observes the remaining budgets."""
 
     def __init__(self, limits, discount, unsafe_reward):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A tiny task that is seen as an image: lead a dot to its target, and not along a stripe."""
+"""A tiny task with image observations: move a dot to its target, but not along a stripe."""
 
 import gymnasium
 import numpy as np
@@ -9,10 +9,10 @@ MOVES = np.array([(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)])
 
 
 class Dots(gymnasium.Env):
-    """Red is the dot, green its target, blue the stripe, a column with an opening at its lower end.
+    """The dot is red, the target green. The stripe is blue, a column with an opening at its lower end.
 
-    A step pays by how much nearer it brings the dot, and costs 1 on the stripe. Dot and target begin on either side of
-    the stripe, so that the shortest way is often through it.
+    The reward of a step is how much closer it brings the dot; a step on the stripe costs 1. Dot and target begin on
+    different sides of the stripe, so that the shortest way often crosses it.
     """
 
     def __init__(self, length=14):

@@ -1,4 +1,4 @@
-"""Logs of transitions for tests: arrays by the names that a dataset file has."""
+"""Logs of transitions for tests, as arrays with the names of a dataset file."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from apdo.tasks.tabular import TwoState
 
 
 def random_log(seed=0, *, episodes=5, length=4, costs=2, choices=0) -> dict[str, Any]:
-    """A log that is consistent and means nothing; every other episode is cut off one step before the horizon."""
+    """A random log that passes all checks; every other episode is truncated one step before the horizon."""
     rng = np.random.default_rng(seed)
     lengths = [length - i % 2 for i in range(episodes)]
     count = sum(lengths)
@@ -37,7 +37,7 @@ def random_log(seed=0, *, episodes=5, length=4, costs=2, choices=0) -> dict[str,
 
 
 def two_state_log(seed=0, *, episodes=300, length=60, works=0.6) -> dict[str, Any]:
-    """The machine of `TwoState`, worked with a fixed probability whether it is hot or not; λ* is 0.291."""
+    """A log of the machine in `TwoState`, which works with a fixed probability whether hot or not; λ* is 0.291."""
     task = TwoState()
     rng = np.random.default_rng(seed)
     state = np.zeros((episodes, length + 1), dtype=int)

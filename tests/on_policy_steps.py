@@ -1,4 +1,4 @@
-"""Batches whose actions are a policy's own, and what a step from it gains, by hand: for CPO and PCPO."""
+"""Batches whose actions come from a policy, and the exact gain of a step from that policy: for CPO and PCPO."""
 
 import dataclasses
 
@@ -12,11 +12,11 @@ from apdo.algorithms.around import Around
 from problems import Reach, problem_of, random_batch
 
 LENGTH = 5
-"""Steps of every episode; each counts 1 in the sums of an episode."""
+"""The steps of every episode; each has weight 1 in the sums of an episode."""
 
 
 def on_policy_batch(policy, costs, environments=200):
-    """A batch of ten steps, two episodes in each environment, whose actions are the policy's own."""
+    """A batch of ten steps, two episodes in each environment, with the policy's own actions."""
     batch = random_batch(random.key(1), Reach(costs=costs, horizon=LENGTH), 10, environments)
     keys = random.split(random.key(2), 10 * environments)
     flat = batch.observation.reshape(10 * environments, -1)
@@ -25,13 +25,13 @@ def on_policy_batch(policy, costs, environments=200):
 
 
 def advantages(batch, costs):
-    """Per step: of reward a, of cost 0 a², of cost 1 (a - 1)²."""
+    """The advantages of each step: for the reward a, for cost 0 a², for cost 1 (a - 1)²."""
     a = batch.action[..., 0]
     return jnp.stack([a, jnp.square(a), jnp.square(a - 1.0)][: 1 + costs], axis=-1)
 
 
 def totals(costs):
-    """A problem of plain sums."""
+    """A problem with plain sums."""
     problem = problem_of(Reach(costs=costs, horizon=LENGTH), 2000, (0.3,) * costs)
     return dataclasses.replace(problem, cost_discount=1.0)
 
@@ -41,7 +41,7 @@ def around(policy, batch, advantage):
 
 
 def gains(policy, batch, advantage, new):
-    """What the sums of an episode gain, by hand: its length times the mean over the steps."""
+    """How much the sums of an episode gain: its length times the mean over the steps."""
     samples = on_policy.samples(totals(advantage.shape[-1] - 1), batch, batch.reward)
     ratio = primal_steps.Surrogate.around(policy, samples).ratio(new)
     centred = advantage.reshape(-1, advantage.shape[-1])

@@ -1,4 +1,4 @@
-"""Small problems for tests: a task that can be understood by hand, with as many costs as asked for."""
+"""Small problems for tests: a task that is easy to understand, with as many costs as a test needs."""
 
 import dataclasses
 import functools
@@ -21,17 +21,17 @@ from apdo.problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-    """Push a point along a line: reward for the push, cost i for pushing (cost 0) or for leaving the middle (cost 1).
+    """Push a point along a line. The reward is for the push; cost 0 is for pushing, and cost 1 for leaving the middle.
 
-    reward a - 0.1 a², cost 0 max(a, 0), cost 1 x². With no constraint the best push is large; each cost alone limits
-    it.
+    The reward is a - 0.1 a², cost 0 is max(a, 0), and cost 1 is x². Without a constraint the best push is large; each
+    cost alone limits it.
     """
 
     costs: int = 1
     horizon: int = 5
     horizon_terminates: bool = True
     reward_after: int = 10**6
-    """Steps from the start of an episode after which the reward is NaN; a fault to inject."""
+    """The number of steps from the start of an episode after which the reward is NaN, to test a fault."""
 
     observation_size = 2
     action_size = 1
@@ -67,7 +67,7 @@ class Reach:
 
 
 def random_buffer(task, problem):
-    """A buffer with ten episodes' worth of random steps in twenty environments."""
+    """A buffer with ten episodes of random steps in twenty environments."""
     batch = random_batch(random.key(1), task, 10, 20)
     return replay.insert(empty_buffer(problem, 1000), flatten(batch))
 
@@ -101,13 +101,13 @@ def training_of(algorithm, config, task=None, environments=40, limits=None, side
 
 
 advance_of, adjuster_of = functools.cache(loop.make_advance), functools.cache(loop.Adjuster)
-"""Compiled once for all tests that have the same training. A test that patches what is compiled has one of its own."""
+"""Compiled once for all tests with the same training. A test that patches the compiled code must make its own."""
 
 
 def run(training, seeds, epochs, numbers=loop.NONE):
-    """The state after so many epochs, one by one, and the metrics of each, adjustment included.
+    """The state after so many epochs, one call for each, and the metrics of each, including adjustments.
 
-    `numbers` take the place of the training's own, as arguments of the same program.
+    `numbers` replace the training's own, as arguments of the same program.
     """
     advance, adjuster = advance_of(training), adjuster_of(arguments.put(training, numbers))
     rows = {name: jnp.full(len(seeds), value) for name, value in numbers.items()}
@@ -125,7 +125,7 @@ def run(training, seeds, epochs, numbers=loop.NONE):
 
 
 def random_batch(key, task, steps, environments):
-    """Transitions of a random walk through a task's spaces, without its dynamics."""
+    """Transitions with random observations and actions of a task's sizes, without its dynamics."""
     shape = (steps, environments)
     keys = random.split(key, 6)
     return Transition(
@@ -141,14 +141,14 @@ def random_batch(key, task, steps, environments):
 
 
 def one_state_policy(logits):
-    """A categorical policy that sees one constant and chooses by free logits."""
+    """A categorical policy with free logits, whose observation is constant."""
     return categorical.Policy(
         logits=networks.MLP(weights=(jnp.zeros((1, len(logits))),), biases=(jnp.asarray(logits),))
     )
 
 
 def one_state_samples(policy, advantage):
-    """Every choice once, weighted as often as the policy makes it: means over samples are then exact expectations."""
+    """Every choice once, weighted by its probability, so that means over samples are exact expectations."""
     chances = policy(jnp.ones(1)).probabilities
     count = chances.shape[0]
     return primal_steps.Samples(
@@ -160,7 +160,7 @@ def one_state_samples(policy, advantage):
 
 
 def descended(loss, policy, steps=3000, rate=0.02):
-    """The policy at the bottom of a loss, by Adam on all of its data."""
+    """The policy that minimises a loss, found by Adam on all of its data."""
     flat, unravel = ravel_pytree(policy)
     optimiser = optax.adam(rate)
 

@@ -1,9 +1,9 @@
-"""Runs the Makefile's targets that test something, and keeps what came of each: results/tests/last.json and last.md.
+"""Runs the Makefile's test targets, and stores the outcome of each: results/tests/last.json and last.md.
 
-python -m tests.targets                 every target
-python -m tests.targets test test-isa   these, and what is known of the others stays
+python -m tests.targets                 every target python -m tests.targets test test-isa   these; the outcomes of the
+others stay
 
-An outcome has the commit and the date of its own run. It is kept only for a tree without changes.
+An outcome has the commit and the date of its own run. It is stored only for a tree without changes.
 """
 
 import argparse
@@ -45,7 +45,7 @@ _COUNTS = re.compile(r"\d+ (?:passed|failed|skipped|error)[^\n]* in [0-9.]+s[^\n
 
 
 def run(target: str) -> dict[str, Any]:
-    """What came of one target, which prints as it goes."""
+    """Run one target, and return its outcome; the output is printed as it comes."""
     began, used = time.monotonic(), _children()
     process = subprocess.Popen(["make", target], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
@@ -58,18 +58,18 @@ def run(target: str) -> dict[str, Any]:
         "counts": counts("".join(lines)),
         "seconds": round(time.monotonic() - began),
         "cpu_seconds": round(_children() - used),
-        "commit": records.commit().removesuffix("-dirty"),  # `main` has seen to it that only outcomes have changed
+        "commit": records.commit().removesuffix("-dirty"),  # `main` has checked that only outcomes have changed
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
 def counts(text: str) -> list[str]:
-    """The last line of each run of pytest in what a target printed."""
+    """The last line of each run of pytest in a target's output."""
     return _COUNTS.findall(text)
 
 
 def table(kept: dict[str, Any]) -> str:
-    """The same for readers."""
+    """The outcomes as a table."""
     rows = ["| target | what it tests | outcome | tests | CPU s | s | commit | date |", "| --- " * 8 + "|"]
     for name, what in TARGETS.items():
         row = kept["targets"].get(name, NOT_RUN)
@@ -80,7 +80,7 @@ def table(kept: dict[str, Any]) -> str:
 
 
 def merged(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Every target's row: what was found, else what was known, else that it has not been run."""
+    """A row for every target: the new outcome, or the earlier one, or that it has not been run."""
     return {name: found.get(name) or known.get(name) or NOT_RUN for name in TARGETS}
 
 
@@ -90,7 +90,7 @@ def _children() -> float:
 
 
 def _changed() -> bool:
-    """Whether anything but the outcomes themselves differs from the commit."""
+    """Whether the tree differs from the commit in anything but the outcomes."""
     status = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{KEPT.parent.relative_to(ROOT)}"]
     return bool(subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip())
 

@@ -1,6 +1,6 @@
-"""Steps of Safety-Gymnasium's own Velocity-v1 tasks, recorded; `python tests/velocity_steps.py` records them again.
+"""Recorded steps of Safety-Gymnasium's own Velocity-v1 tasks; `python tests/velocity_steps.py` records them again.
 
-That needs Safety-Gymnasium 1.0.0 (gymnasium 0.28.1, mujoco 2.3.3): see `make test-safety-gymnasium`.
+This needs Safety-Gymnasium 1.0.0 (gymnasium 0.28.1, mujoco 2.3.3): see `make test-safety-gymnasium`.
 """
 
 import gzip
@@ -14,7 +14,7 @@ ROBOTS = {"halfcheetah": "HalfCheetah", "ant": "Ant", "hopper": "Hopper", "walke
 ROBOTS |= {"swimmer": "Swimmer", "humanoid": "Humanoid"}
 SEED, STEPS = 7, 40
 SHOWN = 10
-"""Observations are kept of every so many steps; everything else of every one."""
+"""The interval between recorded observations; everything else is recorded in every step."""
 
 
 def recorded():
@@ -24,7 +24,7 @@ def recorded():
 
 
 def record(robot):
-    """The steps of one robot, up to its fall."""
+    """Record the steps of one robot until it falls."""
     from apdo.envs import safety
 
     env = safety.make(safety.SAFETY_GYMNASIUM, f"Safety{ROBOTS[robot]}Velocity-v1")

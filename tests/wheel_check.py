@@ -1,4 +1,4 @@
-"""What an installed wheel must do, without anything of the checkout; `make test-wheel` runs it in bare environments.
+"""What an installed wheel must do without the checkout; `make test-wheel` runs it in bare environments.
 
 python -I wheel_check.py path/to/apdo
 """
@@ -13,7 +13,7 @@ import apdo
 
 
 def main(command: str) -> None:
-    """Train, load, export and report with what is installed."""
+    """Train, load, export and report with the installed package."""
     package = Path(str(importlib.resources.files(apdo)))
     assert "site-packages" in package.parts, f"this is not the installed package: {package}"
     for name in ("py.typed", "report/page.css", "report/page.js", "report/watch.html"):
