@@ -88,8 +88,9 @@ def train(
     info), an expression such as "abs(obs[2]) > 4", or a list of both. Without it, the costs are those that the
     environment reports in `info["cost"]` or `info["costs"]`. `limits=25` limits the total of an episode.
 
-    Options have the names of the command line, with "_" for "-" and "__" for ".", as in `epochs=50, primal="ppo",
-    primal__clip=0.1`. They can also be given as typed objects, which an editor completes and a type checker checks:
+    Options have the names of the command line, with "_" for "-" and "__" for ".", as in
+    `epochs=50, primal="ppo", primal__clip=0.1`. They can also be given as typed objects, which an editor completes and
+    a type checker checks:
     `settings=apdo.Settings(epochs=50), config=pdo.Config(primal=primal_steps.Ppo(clip=0.1))`. The class of `config` is
     in the algorithm's module. A field that a typed object leaves at its default may still be set by the `preset` and by
     what suits the task. Options that are given by name override all of these.
@@ -283,8 +284,8 @@ def estimate_multipliers(
     - a file of logged transitions;
     - an `apdo.datasets.Dataset`.
 
-    Options have the names of `apdo dual`, with "_" for "-" and "__" for ".": `limits=0.2, members=8, iterations=30_000,
-    seed=0, learner__cloning=0.05`.
+    Options have the names of `apdo dual`, with "_" for "-" and "__" for ".":
+    `limits=0.2, members=8, iterations=30_000, seed=0, learner__cloning=0.05`.
 
     The result has the estimates, the range that the learners span, and the outcome of several checks. If the data
     cannot support an answer, `result.supported` is false and `result.unsupported` gives the reasons.
