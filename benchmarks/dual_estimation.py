@@ -250,8 +250,13 @@ def path_of(name: str) -> Path:
 
 
 def measured(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
-    """What has been measured, by row."""
-    return {name: json.loads(path_of(name).read_text()) for name in rows if path_of(name).exists()}
+    """What has been measured, by row.
+
+    Files on point-gather contain the estimate of λ* of their time; the newest one replaces it.
+    """
+    found = {name: json.loads(path_of(name).read_text()) for name in rows if path_of(name).exists()}
+    newest = {"optimum": [OPTIMUM]}
+    return {name: own | newest if rows[name].problem == POINT_GATHER else own for name, own in found.items()}
 
 
 def _spread(values: Any, digits: int = 1) -> str:
@@ -275,15 +280,11 @@ def ablation_table() -> str:
     return document.table(heading, *rows)
 
 
-def ratios(row: Row, found: dict[str, Any]) -> Any:
-    """λ^OFF / λ* of each seed; of several constraints, the one whose median is furthest off.
-
-    Files on point-gather hold the λ* that was known when they were made; the newest value replaces it.
-    """
-    optimum = [OPTIMUM] if row.problem == POINT_GATHER else found["optimum"]
+def ratios(found: dict[str, Any]) -> Any:
+    """λ^OFF / λ* of each seed; of several constraints, the one whose median is furthest off."""
     multipliers = np.asarray(found["multiplier"])
-    multipliers = multipliers.reshape(*multipliers.shape[:2], len(optimum))
-    each = np.median(multipliers, axis=1) / np.asarray(optimum)
+    multipliers = multipliers.reshape(*multipliers.shape[:2], len(found["optimum"]))
+    each = np.median(multipliers, axis=1) / np.asarray(found["optimum"])
     return each[:, np.argmax(np.abs(np.median(each, axis=0) - 1.0))]
 
 
@@ -292,11 +293,9 @@ def default_table() -> str:
     titles = [problem if problem == POINT_GATHER else ground_truth.CASES[problem].title for problem in PROBLEMS]
     found, rows = measured(DEFAULT), []
     for name, (title, _) in (PARTS | CONTINUOUS).items():
-        here = [f"{name} {problem}" for problem in PROBLEMS]
-        if any(each in found for each in here):
-            rows.append(
-                [title, *(_spread(ratios(ROWS[each], found[each]), 2) if each in found else "-" for each in here)]
-            )
+        here = [found.get(f"{name} {problem}") for problem in PROBLEMS]
+        if any(here):
+            rows.append([title, *(_spread(ratios(each), 2) if each else "-" for each in here)])
     return document.table(["learner", *titles], *rows)
 
 
@@ -366,7 +365,7 @@ def main() -> None:
         for name, row in rows.items():
             found = measure(row, data)
             path_of(name).write_text(json.dumps(provenance.stamped(found)) + "\n", encoding="utf-8")
-            print(f"{name}: λ^OFF/λ* {_spread(ratios(row, found), 2)}, {found['seconds']} s", flush=True)
+            print(f"{name}: λ^OFF/λ* {_spread(ratios(found), 2)}, {found['seconds']} s", flush=True)
     if given.table or given.only is None:
         write_document()
 
