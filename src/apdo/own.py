@@ -50,7 +50,7 @@ def short(name: str) -> str:
 
 
 def name_of(thing: object) -> str:
-    """Register a module or a class, and return its name. Other processes can find it by this name if it is in a file."""
+    """Register a module or a class, and return its name. Another process finds it by this name if it is in a file."""
     if isinstance(thing, ModuleType):
         file, attribute = getattr(thing, "__file__", None), ""
     else:

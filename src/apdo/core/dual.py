@@ -65,7 +65,7 @@ class Pid:
     """Integral, proportional and derivative control of the cost."""
 
     proportional: float = option(1.0, "K_P, multiplier per unit of excess", STOOKE, within=(0.0, inf))
-    far: float = option(2.0, "F, the stronger response to a large excess: e + F e|e|", OURS, within=(0.0, inf))
+    far: float = option(2.0, "F, strength of the extra response to a large excess: e + F e|e|", OURS, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the excess rose", STOOKE, within=(0.0, inf))
     reach: float = option(0.0, "largest size of the proportional term; 0: no bound", OURS, within=(0.0, inf))
     of_integral: bool = option(
