@@ -271,7 +271,7 @@ class Adjuster:
         return _strongly_typed(self._begin(dict(numbers), state.algorithm, keys))
 
     def work(self, state: State, learner: PyTree, iterations: ArrayLike, numbers: Numbers = NONE) -> PyTree:
-        """The learners after so many more iterations: one number for all seeds, or an array [S]."""
+        """The learners after `iterations` further iterations: one number for all seeds, or an array [S]."""
         more = jnp.broadcast_to(jnp.asarray(iterations, dtype=jnp.int32), state.key.shape)
         return self._work(dict(numbers), state.algorithm, learner, more)
 

@@ -47,7 +47,7 @@ class Around(eqx.Module):
         return jnp.sum((self.surrogate.ratio(candidate) - 1.0)[:, None] * self.advantage, axis=0)
 
     def gradients(self, parts: int) -> Float[Array, "H K P"]:
-        """∇R and ∇C_i, estimated separately from each of so many parts of the environments."""
+        """∇R and ∇C_i, estimated separately from each of `parts` parts of the environments."""
         mine = (self.row[None] % parts == jnp.arange(parts)[:, None]).astype(self.advantage.dtype)
         mine = mine / jnp.maximum(jnp.mean(mine, axis=1, keepdims=True), 1e-9)
 

@@ -44,7 +44,7 @@ _MEMORY = 0.2
 
 
 def options(epochs: int, batch: int, hidden: tuple[int, ...]) -> dict[str, object]:
-    """APDO's options with a companion, for a run of so many epochs and a policy with these hidden layers."""
+    """APDO's options with a companion, for a run of this length and a policy with these hidden layers."""
     learner = {
         "critic_hidden": (128, 128),
         "critic_activation": "relu",
@@ -116,7 +116,7 @@ class Companion(eqx.Module):
         statistics: Statistics | None,
         below: Float[Array, " M"],
     ) -> "Companion":
-        """The state after so many more iterations, towards costs that are lower than the limits by `below`."""
+        """The state after `iterations` further iterations, towards costs that are lower than the limits by `below`."""
         first = self.members.iteration[0] == 0
         members = dual_estimate.learn(
             config, problem, self.members, buffer, iterations, statistics, self.unseen + below, rates_fall=False

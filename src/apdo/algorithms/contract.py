@@ -64,7 +64,7 @@ class Adjustment(NamedTuple):
     begin: Callable[..., PyTree]
     """(config, problem, state, key) ↦ a new learner."""
     work: Callable[..., PyTree]
-    """(config, problem, state, learner, iterations) ↦ the learner after so many more iterations."""
+    """(config, problem, state, learner, iterations) ↦ the learner after this number of further iterations."""
     finish: Callable[..., tuple[PyTree, PyTree]]
     """(config, problem, state, learner, whether the data support the estimate) ↦ the state and the estimate.
 

@@ -76,7 +76,7 @@ def begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> 
 def work(
     config: Config, problem: Problem, state: State, members: contract.OwnState, iterations: Int[Array, ""]
 ) -> contract.OwnState:
-    """Line 8: the learners after so many more iterations."""
+    """Line 8: the learners after `iterations` further iterations."""
     return dual_estimate.learn(
         config.off_policy, problem, members, state.buffer, iterations, state.statistics, state.unseen
     )

@@ -113,7 +113,7 @@ def suited(asked: Asked) -> dict[str, object]:
 _QUICKER = 1.05
 """The factor by which the pace of gradient steps recovers in an epoch that did not go too far."""
 _ENTROPY_STRIDE = 16
-"""The policy's entropy is measured at every so many observations."""
+"""The policy's entropy is measured at one in this many observations."""
 
 
 class Samples(eqx.Module):
@@ -200,7 +200,7 @@ def improve(
     shortening: Shortening | None = None,
     epochs: Int[Array, ""] | int = 0,
 ) -> tuple[Policy, optax.OptState, dict[str, Array]]:
-    """One primal step, after so many epochs."""
+    """One primal step, in the epoch with the number `epochs`."""
     surrogate = Surrogate.around(policy, samples)
     parameters, unravel = ravel_pytree(policy)
     accepted = jnp.asarray(True)

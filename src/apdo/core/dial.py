@@ -63,7 +63,7 @@ class Dial(eqx.Module):
 
 
 def suited(epochs: int) -> dict[str, object]:
-    """The default of `margin_most` for a run of so many epochs."""
+    """The default of `margin_most` for a run with this number of epochs."""
     return {"margin_most": annealing.in_a_long_run(Config().margin_most, epochs)}
 
 

@@ -22,7 +22,7 @@ def sweep(
     passes: int,
     going: Callable[[Carry], Bool[Array, ""]] | None = None,
 ) -> tuple[Carry, Report]:
-    """Call `descend` on each minibatch of `size` rows, in so many `passes`. The reports are means over the last pass.
+    """Call `descend` on each minibatch of `size` rows, in `passes` passes. The reports are means over the last pass.
 
     If `going` is given, it is asked after each pass, and the passes end as soon as it is false.
 

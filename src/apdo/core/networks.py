@@ -192,7 +192,7 @@ def build(
     output_scale: float = 1.0,
     image: Image | None = None,
 ) -> Network:
-    """A new network with so many inputs. If they begin with an image, it has convolutions for it."""
+    """A new network with this number of inputs. If they begin with an image, it has convolutions for it."""
     if image is None:
         return mlp(key, inputs, hidden, outputs, output_scale)
     return convolutional(key, image, inputs - prod(image), hidden, outputs, output_scale)

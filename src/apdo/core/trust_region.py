@@ -46,7 +46,7 @@ _USUAL_RADIUS, _EPISODE_RADIUS, _WIDEST_RADIUS = 0.02, 1.0, 0.1
 
 
 def radius_for(horizon: int, epochs: int) -> float:
-    """A radius, in nats, that suits episodes of `horizon` steps and a run of so many epochs. It is 0.02 in most cases.
+    """A radius, in nats, that suits episodes of `horizon` steps and a run of `epochs` epochs; 0.02 in most cases.
 
     The radius bounds the mean KL divergence of one action. The divergence of a whole episode is `horizon` times that:
     20 nats for 1,000 steps, but only 0.3 for 15. Short episodes would then learn slowly for no gain. So the radius

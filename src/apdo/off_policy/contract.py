@@ -105,7 +105,7 @@ class Learner(Protocol):
         unseen: Float[Array, " M"] | None = None,
         whole: bool = False,
     ) -> OwnState:
-        """The state after so many more iterations on the buffer.
+        """The state after `iterations` further iterations on the buffer.
 
         `total` is the number of iterations in all, if it is known: rates fall over them, and the last of them are
         averaged. The networks see observations normalised by `statistics`, if there are any. `unseen` is by how much

@@ -69,7 +69,7 @@ def follow(rate: float, learned: Array, target: Array) -> Array:
 
 
 def settling(target_rate: float, problem: Problem, iterations: int) -> float:
-    """τ: the given rate, or a larger one with which values still converge in so many iterations.
+    """τ: the given rate, or a larger one with which values still converge in this number of iterations.
 
     A value is propagated step by step from the end of the horizon. With T effective steps this takes about T / τ
     iterations.

@@ -85,7 +85,7 @@ def learn(
 
 
 def following(config: Learner, problem: Problem, iterations: int | None) -> float:
-    """τ: as configured or, for learners in the data's units, so that values converge in so many iterations."""
+    """τ: as configured or, for learners in the data's units, chosen so that values converge in time."""
     if iterations is None or config.units == "own":
         return config.target_rate
     return critics.settling(config.target_rate, problem, iterations)

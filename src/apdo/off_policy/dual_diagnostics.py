@@ -57,7 +57,7 @@ class Logged(eqx.Module):
 def behaviour_critic(
     learner: contract.Settings, problem: Problem, logged: Logged, iterations: int, key: PRNGKeyArray
 ) -> critics.Critics:
-    """Critics of the logged policy, after so many iterations of temporal-difference learning."""
+    """Critics of the logged policy, after `iterations` iterations of temporal-difference learning."""
     start_key, run_key = random.split(key)
     first = critics.init(
         random.split(start_key, 3)[0], problem, 1 + problem.constraints, learner.critic_hidden, clock=learner.clock

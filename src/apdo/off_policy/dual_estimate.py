@@ -98,7 +98,7 @@ def learn(
     *,
     rates_fall: bool = True,
 ) -> contract.OwnState:
-    """The members after so many more iterations, on observations normalised by `statistics`.
+    """The members after `iterations` further iterations, on observations normalised by `statistics`.
 
     The number of iterations is a multiple of `PIECE`, except for the very last ones. `unseen` is by how much critics
     underestimate an actor's costs. Unless `rates_fall`, rates are constant, because learning has no planned end.

@@ -92,7 +92,7 @@ S = TypeVar("S", bound=Walker)
 
 
 def iterations_of(updates: float, samples: int) -> int:
-    """The iterations after a batch of so many samples, at least one; InvalidInput if there are too many."""
+    """The iterations after a batch of this size, at least one; InvalidInput if there are too many."""
     if updates * samples > LARGEST_WHOLE:
         raise InvalidInput(f"{updates:g} updates for each of {samples} samples are more than can be counted.")
     return max(1, round(updates * samples))
@@ -113,7 +113,7 @@ def walk(
     iterate: Callable[[S, PyTree, float | Array], tuple[S, Float[Array, " M"]]],
     whole: bool = False,
 ) -> S:
-    """The state after so many more iterations.
+    """The state after `iterations` further iterations.
 
     `draw` gives the random draws of a block, `rate` the factor of all learning rates at the block's beginning, and
     `iterate` the state after one iteration and the actor's cost. If the iterations are `whole` blocks, the program

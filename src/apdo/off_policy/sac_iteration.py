@@ -131,7 +131,7 @@ def _following(
     choose: Callable[[Array], Array] = lambda q: q,
     temperature: float | Array = 0.0,
 ) -> Float[Array, "*N B"]:
-    """The critics' value of the actor at the next states, after so many steps, plus its entropy times `temperature`."""
+    """The actor's value by the critics at states after `steps` steps, plus `temperature` times its entropy."""
     s, step = batch.next_observation, batch.step + steps
     if learned.discrete:
         q, log_p = choose(target.of_choices(s, step)), learned.log_probabilities(s)
