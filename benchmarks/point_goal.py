@@ -1,16 +1,18 @@
-"""SafetyPointGoal1 at full length: CPO compared with its limit, and λ^OFF with the multiplier at which PDO settles.
+"""SafetyPointGoal1: λ^OFF against the multiplier at which PDO settles.
 
-    python -m benchmarks.point_goal                 all of it (an H200 takes some minutes), then the table
-    python -m benchmarks.point_goal --only cpo      a part: cpo, pdo, pdo-without-margin, estimate, bounded, sac
-    python -m benchmarks.point_goal --only pdo --run runs/pdo     the same from a run of the part's command, see below
-    python -m benchmarks.point_goal --table         the table alone, from what was measured
+    python -m benchmarks.point_goal                     all of it (an H200 takes some minutes), then the table
+    python -m benchmarks.point_goal --only estimate     a part: pdo-without-margin, estimate, bounded, sac
+    python -m benchmarks.point_goal --only pdo-without-margin --run runs/pdo    the same from a run on the command line
+    python -m benchmarks.point_goal --table             the table alone, from what was measured
 
-Every algorithm has the library's defaults, batches of 20,000 and the task's own limit of 25. By default PDO enforces a
-limit a fifth below that, whose price is different; `pdo-without-margin` enforces the limit for which λ^OFF is an
-estimate. `estimate` trains PDO for 2,000,000 samples and then estimates λ* from the newest of them, as APDO's
-adjustment does. `bounded` does the same with cost critics that are bounded by what costs can add up to, and `sac` with
-soft actor-critic, whose cost critics are also cautious. Results go to results/point-goal, one JSON file each. A run
-that was made on the command line with the same options can be filed too: its folder has the metrics and their origin.
+Every algorithm has the library's defaults and batches of 20,000, and the task's own limit of 25. λ^OFF is an estimate
+for that limit. PDO enforces a lower one by default, whose price is higher; `pdo-without-margin` enforces the limit
+itself. PDO with the defaults is a part of the field's benchmark (`benchmarks.safety`), whose file is read here.
+
+`estimate` trains PDO for 2,000,000 samples and then estimates λ* from the newest of them, as APDO's adjustment does.
+`bounded` does the same with cost critics that are bounded by what costs can add up to, and `sac` with soft
+actor-critic, whose cost critics are also cautious. Results go to results/point-goal, one JSON file each. A run made on
+the command line with the same options can be filed too: its folder has the metrics and their origin.
 """
 
 import argparse
@@ -26,12 +28,12 @@ import numpy as np
 from benchmarks import provenance
 
 RESULTS = Path("results/point-goal")
+DEFAULTS = Path("results/benchmarks/point-goal-1-pdo.json")
+"""PDO's runs with the library's defaults."""
 SEEDS = 5
 BATCH = 20_000
 LIMIT = 25.0
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "cpo": ("cpo", {"samples": 10_000_000}),
-    "pdo": ("pdo", {"samples": 10_000_000}),
     "pdo-without-margin": ("pdo", {"samples": 10_000_000, "margin": 0.0}),
     "estimate": (
         "apdo",
@@ -111,29 +113,29 @@ def _last(values: np.ndarray, share: float) -> list[float]:
     return flat[:, -max(1, round(share * flat.shape[1])) :].mean(axis=1).tolist()
 
 
+def settled() -> dict[str, np.ndarray]:
+    """Where PDO's multipliers settle, a number for each seed: with the defaults, and without a margin."""
+    found = {}
+    if DEFAULTS.exists():
+        curves = [seed["curve"]["multiplier"] for seed in json.loads(DEFAULTS.read_text())["seeds"].values()]
+        found["pdo"] = np.asarray([np.mean(curve[-round(SETTLED * len(curve)) :]) for curve in curves])
+    if (path := RESULTS / "pdo-without-margin.json").exists():
+        found["pdo-without-margin"] = np.asarray(json.loads(path.read_text())["multiplier"])
+    return found
+
+
 def table() -> str:
-    """The table of the results."""
-    there = {part: json.loads(path.read_text()) for part in PARTS if (path := RESULTS / f"{part}.json").exists()}
+    """The results in words."""
     lines = []
-    settlers = ("pdo", "pdo-without-margin")
-    for part in ("cpo", *settlers):
-        if part in there:
-            found = there[part]
-            earned, cost = (np.asarray(found["last"][name]) for name in ("return", "cost"))
-            lines.append(
-                f"{part}: return {earned.mean():.1f} (seeds {earned.min():.1f} to {earned.max():.1f}), cost "
-                f"{cost.mean():.1f} ({cost.min():.1f} to {cost.max():.1f}), {found['samples']:,} samples, "
-                f"{found['seconds']:.0f} s for {len(earned)} seeds on {found['device']}"
-            )
     for part in ("estimate", "bounded", "sac"):
-        for settler in settlers:
-            if part not in there or settler not in there:
-                continue
-            settled = float(np.mean(there[settler]["multiplier"]))
-            found = np.asarray(there[part]["estimate"])
+        if not (path := RESULTS / f"{part}.json").exists():
+            continue
+        found = np.asarray(json.loads(path.read_text())["estimate"])
+        for name, prices in settled().items():
             lines.append(
-                f"{part}: {settler} settles at λ = {settled:.3f}; λ^OFF after 2,000,000 samples is "
-                f"{', '.join(f'{value:.3f}' for value in found)}: {np.median(found) / settled:.2f} of it in the median"
+                f"{part}: {name} settles at λ = {prices.mean():.3f} ({prices.min():.2f} to {prices.max():.2f}); λ^OFF "
+                f"after 2,000,000 samples is {', '.join(f'{value:.3f}' for value in found)}: "
+                f"{np.median(found) / prices.mean():.2f} of it in the median"
             )
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """The numbers of docs/theory.md: how fast dual ascent finds λ* on finite CMDPs, and what a good estimate of it saves.
 
-`make theory` (two cores, ten minutes) writes results/theory/*.json, theory.png and theory.svg. The matrices are small:
-one BLAS thread, OPENBLAS_NUM_THREADS=1, is several times faster than two.
+`make theory` (two cores, ten minutes) writes results/theory/*.json, theory.png, theory.svg and a table of the document.
+The matrices are small: one BLAS thread, OPENBLAS_NUM_THREADS=1, is several times faster than two.
 
 Everything is computed exactly, with dense linear algebra on small problems: policies are arrays, returns and costs are
 linear solves, nothing is sampled. The one exception is the off-policy estimate of λ*. It is the exact optimum of the
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from apdo import exact
 from apdo.finite import FiniteCMDP, fold_time
+from benchmarks import document, provenance
 from benchmarks import exact as problems
-from benchmarks import provenance
 
 OUT = Path("results/theory")
+DOCUMENT = Path("docs/theory.md")
 Floats = NDArray[np.float64]
 
 
@@ -532,7 +533,7 @@ def picture(found: list[Model], steps_: list[dict], adjusted: list[dict]) -> Non
         courses.legend(frameon=False, ncols=2, loc="upper right", fontsize=8)
         courses.set_title(f"5  {model.name.capitalize()}, steps of KL 0.01", loc="left", fontweight="bold")
         for result in adjusted:
-            medians = [np.median([_late(row, result) for row in result["rows"] if row["k_adj"] == k]) for k in KS]
+            medians = [median_epochs(result, k) for k in KS]
             colour = colours[result["problem"]]
             totals.plot(KS, medians, "o-", color=colour, linewidth=1.7, markersize=4)
             totals.axhline(result["pdo"], color=colour, linestyle=(0, (5, 3)), linewidth=1.1)
@@ -540,13 +541,31 @@ def picture(found: list[Model], steps_: list[dict], adjusted: list[dict]) -> Non
         totals.yaxis.set_major_formatter("{x:g}")
         totals.set_xlim(-0.3, 50)
         totals.set_xticks(KS, [str(k) for k in KS])
-        totals.set_title("6  APDO (median of 8) and PDO (dashed)", loc="left", fontweight="bold")
+        totals.set_title("6  APDO (median of 8; gap: never) and PDO (dashed)", loc="left", fontweight="bold")
         write(figure, OUT / "theory")
 
 
-def _late(row: dict, result: dict) -> float:
-    """The epoch of settling; if it never settled, the length of the run."""
-    return result["epochs"] if row.get("settled") is None else row["settled"]
+def median_epochs(result: dict, k_adj: int, of: str = "settled") -> float:
+    """The median epoch of settling over the seeds; infinite where half of them or more never settle."""
+    found = [row.get(of) for row in result["rows"] if row["k_adj"] == k_adj]
+    return float(np.median([np.inf if epoch is None else epoch for epoch in found]))
+
+
+def adjustments_table(adjusted: list[dict]) -> str:
+    """Statement 6 in the document: errors of λ^OFF and epochs by K_adj, medians over the seeds."""
+    rows = []
+    for result in adjusted:
+        cases = {k: [row["error"] for row in result["rows"] if row["k_adj"] == k] for k in KS}
+        errors = [np.median([np.inf if error is None else error for error in cases[k]]) for k in KS]
+        rows.append([result["problem"], "error of λ^OFF", "100 %", *(f"{100 * error:.0f} %" for error in errors)])
+        for title, plain, of in (
+            (f"epochs, δ = {result['kl']:g}", "pdo", "settled"),
+            ("epochs, exact maximisation", "pdo_exact", "settled_exact"),
+        ):
+            epochs = [result[plain], *(median_epochs(result, k, of) for k in KS)]
+            rows.append(["", title, *("never" if np.isinf(epoch) else f"{epoch:.0f}" for epoch in epochs)])
+    heading = ["problem", "", "PDO", *(f"K_adj {k}" for k in KS)]
+    return document.table(heading, *rows).replace("|  |", "| |")
 
 
 def save(name: str, rows: object) -> None:
@@ -562,12 +581,13 @@ def saved(name: str) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=8, help="estimates of λ* for each K_adj")
-    parser.add_argument("--picture", action="store_true", help="only draw the picture again, from the results")
+    parser.add_argument("--picture", action="store_true", help="only the picture and the table, from the results")
     given = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     found = models()
     if given.picture:
         picture(found, *map(saved, ("steps", "adjustments")))
+        document.fill(DOCUMENT, {"adjustments": adjustments_table(saved("adjustments"))})
         return
     save("shape", [shape(model) for model in found])
     print("shape", flush=True)
@@ -581,6 +601,7 @@ def main() -> None:
     adjusted = [adjustments(model, 0.01, 0.01, 200, given.seeds, 450) for model in found]
     save("adjustments", adjusted)
     picture(found, taken, adjusted)
+    document.fill(DOCUMENT, {"adjustments": adjustments_table(adjusted)})
 
 
 if __name__ == "__main__":

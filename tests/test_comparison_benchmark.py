@@ -75,9 +75,8 @@ def test_a_run_under_a_wrapper_is_filed_with_what_the_environment_itself_paid(ma
     monkeypatch.setattr(safety, "EARLY", 5_000)
     with pytest.raises(SystemExit, match="0"):
         comparison.main(["--file", "--runs", str(made), "--out", str(tmp_path), "--cores", "1"])
-    [path] = tmp_path.glob("*.json")
-    told = json.loads(path.read_text())
-    assert (path.name, told["limit"], told["algorithm"]) == ("point-gather-ppo-saute.json", 0.2, "ppo-saute")
+    told = json.loads((tmp_path / "point-gather-ppo-saute.json").read_text())
+    assert (told["limit"], told["algorithm"]) == (0.2, "ppo-saute")
     found = told["seeds"]["5"]
     lines = [json.loads(line) for line in (made / POINT.name / "metrics.jsonl").read_text().splitlines()]
     assert found["samples"] == lines[-1]["samples"] == 10 * 1_005

@@ -1,9 +1,9 @@
 """Numbers of a configuration as arguments of a compiled program, instead of constants in it.
 
-A configuration is nested frozen dataclasses. Its numbers are its floats, by dotted path ("config.primal.radius",
-"problem.limits.0"); everything else is its structure. Inside a program, `put` makes a configuration whose numbers are
-arguments, for functions that only compute with them. A number that Python branches on cannot be an argument: tracing
-raises an error, and it stays a constant.
+A configuration consists of nested frozen dataclasses. Its numbers are its floats, found by their dotted paths
+("config.primal.radius", "problem.limits.0"). Everything else is its structure. Inside a program, `put` makes a
+configuration whose numbers are arguments, for functions that only compute with them. If Python branches on a number, it
+cannot be an argument: tracing raises an error, and the number remains a constant.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ def numbers(config: object, above: str = "") -> dict[str, float]:
 
 
 def structure(config: object, above: str = "") -> tuple[Any, ...]:
-    """Everything but the numbers: equal for configurations that differ in these only."""
+    """Everything except the numbers. It is equal for configurations that differ only in numbers."""
     if isinstance(config, float):
         return ((above, float),)
     parts = _parts(config)
@@ -35,9 +35,10 @@ def structure(config: object, above: str = "") -> tuple[Any, ...]:
 
 
 def put(config: T, values: Mapping[str, Any], above: str = "") -> T:
-    """The configuration with other numbers, which may be arguments of a program; parts without any stay as they are.
+    """A copy of the configuration with other numbers, which may be arguments of a program.
 
-    Nothing is checked: the values have been when their own configurations were made.
+    Parts without new numbers are not copied. Values are not checked here, because they were checked when their own
+    configurations were made.
     """
     prefix = f"{above}." if above else ""
     if above in values:
@@ -47,7 +48,8 @@ def put(config: T, values: Mapping[str, Any], above: str = "") -> T:
     parts = {name: put(value, values, prefix + name) for name, value in _parts(config)}
     if isinstance(config, tuple):
         return tuple(parts.values())  # pyright: ignore[reportReturnType]
-    # Without the class's own __init__, which would look at the values; and without what it has derived from others.
+    # The class's own __init__ is not called, because it would check values, which may be traced. Attributes that it
+    # would derive from the fields are therefore missing.
     made = object.__new__(type(config))
     for name, value in parts.items():
         object.__setattr__(made, name, value)

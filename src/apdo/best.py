@@ -1,14 +1,16 @@
-"""The best policy that a training has met, so that nothing found is lost.
+"""The best policy of a training so far.
 
-The batch of epoch k was drawn by the policy that epoch k began with: its return and its costs, each with a standard
-error, are that policy's. Nothing is sampled for it besides. A step changes a policy little, so that the batches before
-say something of it, too: `Belief` is what all of them say. By that a policy is known to keep the limits if
+The batch of epoch k was drawn by the policy at the beginning of epoch k, so its return and costs, with their standard
+errors, are estimates for that policy. No further episodes are sampled. A step changes a policy only a little, so
+earlier batches are informative too. `Belief` combines the estimates of all batches. By these estimates, a policy is
+known to keep the limits if
 
     C_i + z · error(C_i) ≤ d_i    for every i,    z = 1.645: 95 %, one-sided.
 
-Of those the best has the greatest R - z · error(R). While none is known, it is the one whose bounds above exceed their
-limits least, in the sizes by which multipliers are steered (`core.dual`): parts of the cost or the limit, or deviations
-of an episode. All of it is the same, bit for bit, when rewards, costs and limits are multiplied by powers of two.
+Of these policies the best has the greatest R - z · error(R). While no policy is known to keep the limits, the best is
+the one whose upper bounds exceed the limits least, in the relative units of `core.dual`: shares of the cost or of the
+limit, or standard deviations of an episode. If rewards, costs and limits are multiplied by powers of two, the results
+are the same bits.
 """
 
 from collections.abc import Mapping
@@ -22,50 +24,50 @@ from apdo.core import dual
 from apdo.problem import Problem
 
 CONFIDENCE = 1.645
-"""Standard errors that a one-sided bound of 95 % keeps from the mean."""
+"""The distance of a one-sided 95 % bound from the mean, in standard errors."""
 LEAST_EPISODES = 2
-"""Fewer say nothing of how much episodes differ, so that nothing is known from them."""
+"""A batch with fewer episodes gives no standard error, so no policy is known to keep the limits from it."""
 NONE = -1
-"""The epoch of a policy that has not been met yet."""
+"""The epoch of the best policy before the first epoch."""
 
 
 _LEARNS = 0.2
-"""The weight of the newest batch in what is known of how far a policy moves from one epoch to the next."""
+"""The weight of the newest batch in the estimate of the drift q."""
 _LEAST_DRIFT = 0.05
-"""The least variance of that move, in parts of a batch's own."""
+"""The least q, as a share of a batch's own variance."""
 _SURPRISE = 3.0
-"""Standard deviations from what was expected, beyond which a policy is another one and the past says nothing of it."""
+"""If a batch deviates from the expectation by more standard deviations than this, earlier batches are discarded."""
 
 
 class Belief(eqx.Module):
-    """Return and costs of the policy that draws the batches, from the newest batch and those before it.
+    """Estimates of the current policy's return and costs, from the newest batch and earlier ones.
 
-    A Kalman filter of values that drift. From one epoch to the next a value y moves by a step of variance q; a batch
-    shows it with the variance e² of its standard error. The filter's surprise, the square of what a batch shows less
-    what was expected, is e² + q + the filter's own variance on average: so q is learned. A jump of the policy surprises
-    by far more, and the filter begins anew. A batch without a rare and costly event shows no variance at all, and would
-    be believed whatever the others said: e² is at least its mean over the batches before, each with half the weight of
-    the next.
+    This is a Kalman filter of drifting values. From one epoch to the next a value y changes by a step of variance q. A
+    batch measures it with the variance e², the square of its standard error. The mean of the squared difference between
+    measurement and expectation is e² + q + the filter's own variance, from which q is learned. If the policy jumps, the
+    difference is much larger, and the filter starts again. A batch without a rare and costly event has no variance, and
+    would outweigh all others. So e² is at least its mean over the batches, where each has half the weight of the next.
     """
 
     mean: Float[Array, " K"]
-    """Of the return, then of each cost."""
+    """The estimates of the return, then of each cost."""
     variance: Float[Array, " K"]
+    """The squared standard errors of these estimates."""
     drift: Float[Array, " K"]
-    """q."""
+    """q, the variance of a value's change from one epoch to the next."""
     noise: Float[Array, " K"]
-    """The mean of e²."""
+    """The mean of e² over the batches."""
     lowest: Float[Array, " K"]
-    """The least that any batch has shown; 0 where none was negative."""
+    """The least measurement of any batch; 0 if none was negative."""
 
     @staticmethod
     def none(count: int) -> "Belief":
-        """Nothing is known yet of so many values."""
+        """The state before the first batch, for `count` values."""
         zeros = jnp.zeros(count)
         return Belief(mean=zeros, variance=jnp.full(count, jnp.inf), drift=zeros, noise=zeros, lowest=zeros)
 
     def observe(self, shown: Float[Array, " K"], error: Float[Array, " K"]) -> "Belief":
-        """What is known once a batch has shown the values with these standard errors."""
+        """The estimates after a batch with these measurements and standard errors."""
         own, lowest = error**2, jnp.minimum(self.lowest, shown)
         fresh = Belief(mean=shown, variance=own, drift=own, noise=own, lowest=lowest)
         averaged, noise = dual.remembered(self.noise, own)
@@ -87,30 +89,30 @@ class Belief(eqx.Module):
 
 
 class Best(eqx.Module):
-    """A policy, what is known of it, and what is known of the newest one."""
+    """The best policy with its estimates, and the estimates for the newest policy."""
 
     policy: PyTree
-    """As the algorithm's `learned_policy` gives it."""
+    """The result of the algorithm's `learned_policy`."""
     returned: Float[Array, ""]
-    """The return that the objective speaks of."""
+    """The return, as the objective defines it (discounted or total)."""
     return_error: Float[Array, ""]
     cost: Float[Array, " M"]
     cost_error: Float[Array, " M"]
     epoch: Int[Array, ""]
-    """Whose batch it drew; `NONE` before the first."""
+    """The epoch whose batch this policy drew; `NONE` before the first epoch."""
     known: Bool[Array, ""]
-    """Whether it is known to keep the limits."""
+    """Whether the policy is known to keep the limits."""
     excess: Float[Array, ""]
-    """By how much the bounds above exceed their limits at worst; 0 if they do not. It has no unit."""
+    """The largest relative excess of an upper bound over its limit, without a unit; 0 if there is none."""
     belief: Belief
-    """Of the newest policy."""
+    """The estimates for the newest policy."""
 
 
 def start(policy: PyTree, problem: Problem) -> Best:
-    """Before the first epoch: the fresh policy stands there, and anything is better."""
+    """The state before the first epoch. It holds the new policy, and every other policy counts as better."""
     zero, zeros = jnp.zeros(()), jnp.zeros(problem.constraints)
     return Best(
-        # Arrays of its own: the state that holds both policies is given away to be overwritten.
+        # A copy, because the buffers of the state are donated: two of its fields must not share an array.
         policy=jax.tree.map(jnp.array, policy),
         returned=zero,
         return_error=zero,
@@ -131,7 +133,7 @@ def update(
     episodes: Int[Array, ""],
     epoch: Int[Array, ""],
 ) -> Best:
-    """The better of the best so far and the policy that drew this epoch's batch; between equals, this one."""
+    """The better of the best policy so far and the policy that drew this epoch's batch. If equal, it is the latter."""
     returned = metrics["discounted_return" if problem.cost_discount < 1.0 else "return"]
     belief = best.belief.observe(
         jnp.concatenate([returned[None], metrics["cost"]]),
@@ -160,17 +162,17 @@ def update(
 
 
 def better(one: Best, other: Best) -> Bool[Array, ""]:
-    """Whether one is better than the other; so it is between equals, since of a later policy more batches speak."""
+    """Whether `one` is better than `other`. If equal, it is, because more batches inform about a later policy."""
     earns_more = lower(one.returned, one.return_error) >= lower(other.returned, other.return_error)
     alike = jnp.where(one.known, earns_more, one.excess < other.excess)
     return (other.epoch == NONE) | (one.known & ~other.known) | ((one.known == other.known) & alike)
 
 
 def upper(mean: Array, error: Array) -> Array:
-    """The mean is below this with 95 % confidence."""
+    """An upper bound on the mean, with 95 % confidence."""
     return mean + CONFIDENCE * error
 
 
 def lower(mean: Array, error: Array) -> Array:
-    """The mean is above this with 95 % confidence."""
+    """A lower bound on the mean, with 95 % confidence."""
     return mean - CONFIDENCE * error

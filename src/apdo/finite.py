@@ -5,7 +5,7 @@ a start distribution. The step (s, a) ends the episode with probability `ending[
 probability `transition[s·A + a, s']`; the two sum to one. Nothing is earned after the end.
 
 A `FiniteCMDP` is made by `FiniteCMDP.of`, which checks everything, or by `fold_time`, which turns a problem with a
-horizon into one without. What is done with it lives elsewhere: `apdo.exact` solves it, environments play it.
+horizon into one without. `apdo.exact` solves it, and `apdo.tasks.tabular` has environments for it.
 """
 
 import dataclasses
@@ -21,8 +21,9 @@ from apdo.errors import InvalidInput
 Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
-"""How far a sum of probabilities may be from one; what is left is divided away."""
+"""The largest allowed deviation of a sum of probabilities from one. Probabilities are divided by their sum."""
 ROUNDING = 1e-12
+"""Sums of probabilities that deviate from one by less than this are not rescaled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,21 +31,21 @@ class FiniteCMDP:
     """A finite CMDP of S states, A actions and M constraints. Use `FiniteCMDP.of`; the constructor checks nothing."""
 
     transition: scipy.sparse.csr_array
-    """[S·A, S]: row s·A + a holds the probability of each next state."""
+    """[S·A, S]: row s·A + a has the probability of each next state."""
     reward: Floats
-    """[S, A]."""
+    """[S, A]: r."""
     cost: Floats
-    """[M, S, A]."""
+    """[M, S, A]: c."""
     start: Floats
     """[S]: the distribution of the first state."""
     discount: float
-    """γ in [0, 1], of reward and costs alike; 1 only where every policy ends every episode."""
+    """γ in [0, 1], for both reward and costs. It may be 1 only if every policy ends every episode."""
     limits: Floats
     """[M]: d, in the same discounted sums as the costs."""
     ending: Floats
     """[S, A]: the probability that the episode ends with this step."""
     cost_names: tuple[str, ...]
-    """A word for each constraint."""
+    """The name of each cost."""
 
     @classmethod
     def of(
@@ -59,7 +60,7 @@ class FiniteCMDP:
         ending: ArrayLike | None = None,
         cost_names: Sequence[str] | None = None,
     ) -> "FiniteCMDP":
-        """Checks everything; `transition` is dense [S, A, S] or sparse [S·A, S], `ending` is nowhere unless given."""
+        """A checked CMDP. `transition` is dense [S, A, S] or sparse [S·A, S]; without `ending`, episodes never end."""
         gains = _numbers("reward", reward, 2)
         states, actions = gains.shape
         if states == 0 or actions == 0:
@@ -92,17 +93,17 @@ class FiniteCMDP:
 
     @property
     def states(self) -> int:
-        """S."""
+        """S, the number of states."""
         return self.reward.shape[0]
 
     @property
     def actions(self) -> int:
-        """A."""
+        """A, the number of actions."""
         return self.reward.shape[1]
 
     @property
     def constraints(self) -> int:
-        """M."""
+        """M, the number of constraints."""
         return self.cost.shape[0]
 
     def dense(self) -> Floats:
@@ -120,13 +121,14 @@ class FiniteCMDP:
 def fold_time(
     cmdp: FiniteCMDP, horizon: int, *, discount: float | None = None, cost_discount: float | None = None
 ) -> FiniteCMDP:
-    """The problem cut after `horizon` steps, with time in the state: S·H states, of which t·S + s is state s at time t.
+    """The problem with episodes of at most H = `horizon` steps, and with the time in the state.
 
-    The last layer always ends. A policy [S·H, A] of the result, reshaped to [H, S, A], is the policy for each time.
+    It has S·H states; state t·S + s is state s at time t. Steps from the last layer always end the episode. A policy
+    [S·H, A] of the result, reshaped to [H, S, A], has the policy for each time.
 
-    `discount` and `cost_discount` replace the problem's own, and may be 1 since every episode ends. Where the two
-    agree, the result keeps γ as its discount and the rewards as they are. Where they differ, layer t's rewards are
-    multiplied by γ^t and its costs by γ_c^t, and the result's discount is 1: factors of at most one, where scaling the
+    `discount` and `cost_discount` replace the problem's own, and may be 1 because every episode ends. If the two are
+    equal, the result has this discount and unchanged rewards. If they differ, the rewards of layer t are multiplied by
+    γ^t and its costs by γ_c^t, and the result's discount is 1. These factors are at most one, whereas scaling only the
     costs by (γ_c / γ)^t could overflow.
     """
     if horizon < 1:
@@ -157,7 +159,7 @@ def fold_time(
 
 
 def _numbers(name: str, given: ArrayLike, axes: int) -> Floats:
-    """A copy as floats, if it has as many axes as it should and is finite."""
+    """A copy as floats; InvalidInput if it has another number of axes or is not finite."""
     try:
         array = np.array(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -191,7 +193,10 @@ def _sparse(given: Any, states: int, actions: int) -> scipy.sparse.csr_array:  #
 
 
 def _stochastic(moves: scipy.sparse.csr_array, ending: Floats) -> tuple[scipy.sparse.csr_array, Floats]:
-    """Transition and ending with each row's sum exactly one, if none is negative and each nearly sums to one."""
+    """Transition and ending with rows that sum to exactly one.
+
+    InvalidInput if a probability is negative, or if a row's sum is not one up to the tolerance.
+    """
     actions = ending.shape[1]
     if (moves.data < 0).any():
         row = _row_of(moves, moves.data == moves.data.min())
@@ -207,7 +212,7 @@ def _stochastic(moves: scipy.sparse.csr_array, ending: Floats) -> tuple[scipy.sp
             f"the probabilities of the next states and of the end must sum to 1, and sum to {total[row]:.9g} at "
             f"{_place(row, actions)}."
         )
-    # Sums that are one but for rounding are left alone, so that what was checked once stays as it is.
+    # Sums that are one up to rounding are not rescaled, so that checking a checked problem again changes nothing.
     total[np.abs(total - 1) < ROUNDING] = 1.0
     scaled = moves.copy()
     scaled.data /= np.repeat(total, np.diff(moves.indptr))
@@ -240,11 +245,11 @@ def _names(given: Sequence[str] | None, constraints: int) -> tuple[str, ...]:
 
 
 def _check_ends(cmdp: FiniteCMDP) -> None:
-    """With discount 1, an error that names a state where some policy never ends.
+    """For discount 1: raise InvalidInput if some policy never ends an episode, and name a state where it does not.
 
-    States from which every action may end, or may lead to a state already removed, are removed until none is left to
-    remove. Each state that stays has an action that keeps the episode among those that stay, for ever. If none stays
-    there is no end component, and an endless episode ends up in one, so that every policy ends with probability one.
+    States are removed if every action may end the episode or may lead to a removed state, until no more can be removed.
+    Each remaining state has an action that keeps the episode among the remaining states for ever. If no state remains,
+    there is no end component. Every endless episode would end up in one, so every policy ends with probability one.
     """
     states, actions = cmdp.states, cmdp.actions
     into = scipy.sparse.csc_array(cmdp.transition)

@@ -1,9 +1,9 @@
-"""Training on environments of the host: an epoch is collected step by step in Python, then learned from as ever.
+"""Training on environments of the host: an epoch is collected step by step in Python, followed by the compiled step.
 
-`Advance` does what `loop.make_advance`'s function does, one epoch in a call. Every epoch begins fresh episodes, whose
-seeds come from the run's seed and the epoch's number, so that nothing of an environment is left in the state: a run can
-be stopped and resumed like any other, bit for bit where an environment does the same whenever it is reset with the same
-seed.
+`Advance` has the contract of `loop.make_advance`'s function, with one epoch per call. Every epoch begins new episodes,
+whose seeds come from the run's seed and the epoch's number, so the state contains nothing of an environment. A run can
+be stopped and resumed like any other. The result has the same bits if an environment behaves the same whenever it is
+reset with the same seed.
 """
 
 import dataclasses
@@ -30,11 +30,13 @@ from apdo.errors import EnvironmentFailure, NumericalFailure
 _RESET, _ACT = range(2)
 
 ActOnBatch = Callable[[PyTree, ArrayLike, ArrayLike], tuple[Array, PyTree]]
-"""(memories [N], observations [N, O], key data [N, ...]) ↦ (actions [N, A], memories [N]); seeds go in front."""
+"""(memories [N], observations [N, O], key data [N, ...]) ↦ (actions [N, A], memories [N]).
+
+With several seeds, the seed is the first axis of each array."""
 Structure: TypeAlias = Any
-"""How leaves make a tree; JAX does not name the type."""
+"""The structure of a tree without its leaves, for which JAX has no public type."""
 _AHEAD = 64
-"""Steps whose keys are drawn at once: drawing them one by one would take as long as acting."""
+"""The number of steps whose keys are drawn together. Drawing them one by one would take as long as acting."""
 
 
 def is_hosted(training: loop.Training) -> bool:
@@ -43,10 +45,10 @@ def is_hosted(training: loop.Training) -> bool:
 
 
 class Advance:
-    """Takes a state through one epoch; the environments are made when they are first needed.
+    """A function that takes a state through one epoch. The environments are made at the first call.
 
-    Where one call can step the copies of all seeds they are collected together, else one seed after the other. Each has
-    the batch that it would have alone.
+    If one call can step the copies of all seeds, their batches are collected together, otherwise one seed after the
+    other. In both cases each seed has the same batch as alone.
     """
 
     def __init__(self, training: loop.Training) -> None:
@@ -56,7 +58,7 @@ class Advance:
         self._learn = jax.jit(self._learn_all, donate_argnums=0)
 
     def __call__(self, state: loop.State, count: Int[Array, ""]) -> loop.Chunk:  # noqa: ARG002
-        """One epoch, however many were asked for: each is long, and its faults are told before the next begins."""
+        """One epoch, whatever `count` is. An epoch is long, and its faults should be reported before the next one."""
         after, metrics, finite = self._learn(state, self._collect(state))
         return loop.Chunk(
             state=after,
@@ -66,7 +68,7 @@ class Advance:
         )
 
     def _collect(self, state: loop.State) -> Transition:
-        """The batch of every seed, the seeds in front."""
+        """The batches of all seeds. The seed is the first axis."""
         training, seeds = self.training, state.key.shape[0]
         group = seeds if steps_seeds_together(training) else 1
         if self._copies is None:
@@ -91,7 +93,7 @@ class Advance:
         return loop.keep(loop.all_finite(finite), after, state), metrics, finite
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments."""
         if self._copies is not None:
             self._copies.close()
             self._copies = None
@@ -109,12 +111,12 @@ def _learn(
 
 
 def steps_seeds_together(training: loop.Training) -> bool:
-    """Whether one call steps the copies of several seeds."""
+    """Whether one call can step the copies of several seeds."""
     return getattr(training.environment, "steps_seeds_together", False)
 
 
 def open_copies(training: loop.Training, count: int | None = None) -> host.Copies:
-    """The training's environments, or so many."""
+    """Copies of the training's environment: `count` of them, or as many as in the training."""
     task = training.environment
     assert isinstance(task, host.HostTask)
     try:
@@ -124,7 +126,7 @@ def open_copies(training: loop.Training, count: int | None = None) -> host.Copie
 
 
 def failure_of(fault: host.Fault, training: loop.Training, when: str) -> EnvironmentFailure | NumericalFailure:
-    """The fault as the sentence that a user reads."""
+    """The error that a user sees for a fault of an environment."""
     name = getattr(type(training.environment), "name", "the environment").removeprefix(OBJECT)
     place = fault.environment % training.environments
     said = f"{when}{name}, environment {place}, step {fault.step} of its episode: {fault.what}"
@@ -138,10 +140,10 @@ def failure_of(fault: host.Fault, training: loop.Training, when: str) -> Environ
 class Actor:
     """`act(parameters, memory, observation, key)` for all environments in one compiled call.
 
-    Acting reads a few arrays of a state that holds critics, optimisers and buffers besides. A call hands over only
-    those that are read: each array costs about a microsecond, and slicing a buffer by seed would copy it. It is made on
-    the host, where the environments are: an accelerator takes longer to be asked than to act for a few of them.
-    Several seeds act in one call, too.
+    Acting reads only a few arrays of a state, which also contains critics, optimisers and buffers. Only the arrays that
+    are read are passed to the compiled call. Each array takes about a microsecond to pass, and slicing a buffer by seed
+    would copy it. The call runs on the host's processor, where the environments are: the latency of a call to an
+    accelerator is longer than acting for a few environments. Several seeds can act in one call.
     """
 
     def __init__(
@@ -153,14 +155,14 @@ class Actor:
             (self._environments, training.problem.observation_size), np.dtype(np.float32)
         )
         self._compiled: dict[int | None, tuple[list[int], Callable[..., tuple[Array, PyTree]]]] = {}
-        """By the number of seeds that act: the arrays that acting reads, and the program."""
+        """For each number of seeds that act: the indices of the arrays that acting reads, and the program."""
 
     def of(self, parameters: PyTree, memory: PyTree) -> ActOnBatch:
-        """Acting with these parameters."""
+        """The acting function with these parameters."""
         return self._acting(parameters, memory, None)
 
     def of_seeds(self, parameters: PyTree, memory: PyTree, seeds: Sequence[int]) -> ActOnBatch:
-        """Acting with those of some seeds in a row; memories, observations and keys have the seeds in front, too."""
+        """The acting function of some consecutive seeds. The seed is the first axis of all its arguments."""
         count = jax.tree.leaves(parameters)[0].shape[0]
         chosen = slice(seeds[0], seeds[-1] + 1)
         return self._acting(parameters, memory, len(seeds), None if len(seeds) == count else chosen)
@@ -190,7 +192,7 @@ class Actor:
 
         def on_what_is_read(own: list[Array], *rest: PyTree) -> tuple[Array, PyTree]:
             given = dict(zip(read, own, strict=True))
-            # What is not read must still be of its type: shapes are checked where a distribution is made of it.
+            # Arrays that are not read still need their shape and type, because constructors check them.
             leaves = [given[i] if i in given else _nothing(shape) for i, shape in enumerate(shapes)]
             return on_batch(leaves, *rest)
 
@@ -198,7 +200,7 @@ class Actor:
             with jax.default_matmul_precision("highest"):
                 if seeds is None:
                     return on_what_is_read(own, *rest)
-                # One after the other, with the same operations as if each were alone.
+                # Seeds act one after the other, with the same operations as alone, and therefore the same bits.
                 parts = [jax.tree.map(lambda leaf, s=s: leaf[s], (own, *rest)) for s in range(seeds)]
                 return jax.tree.map(lambda *each: jnp.stack(each), *[on_what_is_read(*part) for part in parts])
 
@@ -206,7 +208,7 @@ class Actor:
 
 
 def _host() -> SingleDeviceSharding:
-    """The host's processor, or the device that there is where JAX was told to leave that out."""
+    """The host's processor, or JAX's first device if JAX was configured without the processor."""
     try:
         return SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
     except RuntimeError:
@@ -214,19 +216,19 @@ def _host() -> SingleDeviceSharding:
 
 
 def _nothing(shape: jax.ShapeDtypeStruct) -> Array:
-    """Zeros that nobody reads, and that the compiled program leaves out; keys are none of JAX's numbers."""
+    """An array of zeros as a placeholder, which the compiled program removes. Random keys need a value of their own."""
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
         return random.split(random.key(0), shape.shape)
     return jnp.zeros(shape.shape, shape.dtype)
 
 
 def spread(memory: PyTree, rows: tuple[int, ...]) -> PyTree:
-    """The same memory for each environment, and each seed where there are several."""
+    """The memory, repeated along the axes `rows`: environments, or seeds and environments."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*rows, *leaf.shape)), memory)
 
 
 def key_data(key: PRNGKeyArray, environments: int) -> Iterator[np.ndarray]:
-    """For every step a key for each environment, as data [N, ...]."""
+    """An iterator over steps: for each step, the data of one key per environment, [N, ...]."""
     for piece in itertools.count():
         yield from np.asarray(_keys_ahead(key, np.int32(piece), environments))
 
@@ -237,7 +239,7 @@ def _keys_ahead(key: PRNGKeyArray, piece: Int[Array, ""], environments: int) -> 
 
 
 def collect(copies: host.Copies, act: ActOnBatch, memory: PyTree, key: PRNGKeyArray, steps: int) -> Transition:
-    """T steps of N environments, each starting with a fresh episode, like `rollout.collect`."""
+    """T steps of N environments, each starting with a new episode, as in `rollout.collect`."""
 
     def act_alone(memories: PyTree, observation: ArrayLike, keys: ArrayLike) -> tuple[Array, PyTree]:
         alone = jax.tree.map(lambda leaf: leaf[0], memories)
@@ -250,7 +252,7 @@ def collect(copies: host.Copies, act: ActOnBatch, memory: PyTree, key: PRNGKeyAr
 def collect_seeds(
     copies: host.Copies, act: ActOnBatch, memory: PyTree, keys: Sequence[PRNGKeyArray], steps: int
 ) -> list[Transition]:
-    """The same for several seeds at once, whose copies stand one after the other: a batch for each."""
+    """The batches of several seeds at once. The copies of one seed are next to each other."""
     arrays = copies.arrays
     s, n = len(keys), arrays.count // len(keys)
     rows = arrays.count
@@ -276,7 +278,8 @@ def collect_seeds(
         copies.reset(list(itertools.chain(*seeds)))
         for t in range(steps):
             record["observation"][t], record["step"][t] = arrays.observation, arrays.step
-            # A copy: the compiled call may look into the array itself, which the environments overwrite.
+            # `record` is a copy. The compiled call may read its argument's memory directly, and the environments
+            # overwrite their own arrays.
             seen = record["observation"][t].reshape(s, n, -1)
             actions, memories = act(memories, seen, np.stack([next(one) for one in drawn]))
             arrays.action[:] = record["action"][t] = np.asarray(actions).reshape(rows, -1)
@@ -304,7 +307,7 @@ def play(
 ) -> np.ndarray:
     """Whole episodes of a fixed policy: Σ_t factor^t · (reward, costs, costs) of each, [episodes, 1 + 2M].
 
-    Every copy plays a number of episodes that is fixed beforehand: whichever end soonest would not be a fair sample.
+    Every copy plays a fixed number of episodes. The episodes that end first would be a biased sample.
     """
     n = min(training.environments, episodes)
     on_batch = Actor(partial(_acts, deterministic), training, n).of(network, ())
@@ -337,9 +340,10 @@ def play(
 def watch(
     training: loop.Training, network: scaled.RawPolicy, env: host.Env, key: PRNGKeyArray, deterministic: bool
 ) -> Iterator[tuple[int, float, np.ndarray, bool]]:
-    """One episode of a fixed policy in this very environment, which can be looked at whenever a step is handed over.
+    """An iterator over the steps of one episode of a fixed policy, in the given environment object.
 
-    Steps so far, rewards and costs so far, and whether it is over.
+    Each item is the number of steps, the sums of reward and costs so far, and whether the episode is over. The caller
+    may inspect the environment at each item.
     """
     task = cast(Any, training.environment)
     act = Actor(partial(_acts, deterministic), training, 1).of(network, ())

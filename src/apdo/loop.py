@@ -1,12 +1,12 @@
-"""Training: an epoch is collect, then step; S seeds run in one program.
+"""Training: an epoch collects a batch, then makes the algorithm's step. S seeds run in one program.
 
-Every random draw comes from a key folded from the seed's own key and the epoch's number, so that an epoch draws the
-same whatever came before it in the process. Epochs run in chunks inside one compiled loop. After each, everything that
-it produced is checked; the loop stops before an epoch that brought NaN or infinity, with the state from before it.
-Besides the newest policy the best one is kept (`apdo.best`).
+Every random draw uses a key folded from the seed's own key and the epoch's number. An epoch's draws therefore do not
+depend on what the process computed before. Epochs run in chunks inside one compiled loop. After each epoch all its
+results are checked. If one is NaN or infinite, the loop stops with the state from before this epoch. Besides the newest
+policy the best one is kept (`apdo.best`).
 
-Seeds may also differ in numbers of their configurations (`apdo.arguments`): limits, gains, rates. These are arguments
-of the program then, with the seeds in front, so that a program serves many settings.
+Seeds may also differ in numbers of their configurations (`apdo.arguments`): limits, gains, rates. These numbers are
+then arguments of the program, with one row per seed, so that one program serves many settings.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ CHUNK = 32
 """The most epochs in one call of the compiled loop."""
 
 Numbers = Mapping[str, Array]
-"""Numbers in which seeds differ, by their path in `Training`, [S]."""
+"""Numbers in which seeds differ: for each path in `Training`, an array [S]."""
 NONE: Numbers = {}
 
 _SEEDS = "seeds"
@@ -47,16 +47,16 @@ COLLECT, _STEP, _ADJUST = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Everything about a training that does not change while it runs."""
+    """The part of a training that does not change while it runs."""
 
     algorithm: Algorithm
     config: OwnConfig
     problem: Problem
     environment: Environment | HostTask
     steps: int
-    """T: steps of each environment in an epoch."""
+    """T, the steps of each environment in an epoch."""
     environments: int
-    """N: environments side by side."""
+    """N, the number of environments side by side."""
     side_by_side: bool
     """Whether the seeds run as one vmapped computation, or one after the other inside the program."""
 
@@ -68,18 +68,19 @@ class State(eqx.Module):
     key: Key[Array, " S"]
     epoch: Int[Array, ""]
     best: Best | None = None
-    """The best policy of each seed; None where batches do not speak of the learned policy."""
+    """The best policy of each seed; None if the algorithm's batches are not drawn by its learned policy."""
 
 
 class Chunk(eqx.Module):
-    """What a call of the compiled loop brought."""
+    """The result of a call of the compiled loop."""
 
     state: State
     metrics: dict[str, Array]
-    """By name, [CHUNK, S, ...]; the first `done` rows count."""
+    """The metrics by name, [CHUNK, S, ...]. Only the first `done` rows are valid."""
     done: Int[Array, ""]
+    """The number of completed epochs."""
     finite: dict[str, Bool[Array, " S"]]
-    """By quantity: whether each seed's was finite in the last epoch tried."""
+    """For each quantity, whether it was finite in the last attempted epoch of each seed."""
 
     def failures(self) -> list[str]:
         """The quantities that were not finite in some seed, causes before effects."""
@@ -93,10 +94,10 @@ def failures_in(finite: Mapping[str, ArrayLike]) -> list[str]:
 
 
 def suits_side_by_side() -> bool:
-    """Whether this machine gains from running seeds side by side.
+    """Whether running seeds side by side is faster on this machine.
 
-    An accelerator does. A CPU is filled by a single seed, and computes plain products of two matrices faster than
-    batched ones; there the seeds take turns.
+    On an accelerator it is. On a CPU a single seed already uses the whole processor, and plain products of two matrices
+    are faster than batched ones, so seeds take turns.
     """
     return jax.default_backend() != "cpu"
 
@@ -104,10 +105,10 @@ def suits_side_by_side() -> bool:
 def over_seeds(
     training: Training, function: Callable[..., PyTree], arguments: tuple[PyTree, ...], shared: tuple[PyTree, ...] = ()
 ) -> PyTree:
-    """`function(*arguments, *shared)` for each seed; arguments have the seeds in front, shared ones serve them all.
+    """`function(*arguments, *shared)` for each seed. The seed is the first axis of `arguments`, but not of `shared`.
 
-    Where there are several devices, each has as many seeds. Products are in full single precision: the shortened one
-    that accelerators prefer costs conjugate gradient a few percent of what a trust-region step gains.
+    If there are several devices, the seeds are spread evenly over them. Products are in full single precision: with the
+    reduced precision that accelerators prefer, conjugate gradient loses a few percent of a trust-region step's gain.
     """
 
     def on_one(arguments: tuple[PyTree, ...], shared: tuple[PyTree, ...]) -> PyTree:
@@ -130,7 +131,7 @@ def over_seeds(
 
 
 def devices_for(seeds: int) -> int:
-    """Over how many of this machine's devices so many seeds are spread: the most that have equally many."""
+    """The number of this machine's devices to use: the most over which the seeds can be spread evenly."""
     return max(count for count in range(1, len(jax.devices()) + 1) if seeds % count == 0)
 
 
@@ -144,18 +145,18 @@ def start(training: Training, seeds: list[int], numbers: Numbers = NONE) -> Stat
         return *_strongly_typed((algorithm, first_best(own, algorithm))), run_key
 
     keys = jnp.stack([random.key(seed) for seed in seeds])
-    # One program, and nothing outside it: each operation that is not in one takes as long to begin as a small program.
+    # Everything is in one program, because each operation outside takes as long to start as a small program.
     algorithm, kept, run_keys = jax.jit(lambda *each: over_seeds(training, one, each))(dict(numbers), keys)
     return State(algorithm=algorithm, key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32), best=kept)
 
 
 def keeps_best(algorithm: Algorithm) -> bool:
-    """Whether batches are drawn by the learned policy itself, without any noise that it has not."""
+    """Whether batches are drawn by the learned policy itself, without additional exploration noise."""
     return getattr(algorithm, "samples_its_policy", True)
 
 
 def first_best(training: Training, algorithm: PyTree) -> Best | None:
-    """What is known of the best policy of one seed before its first epoch; None where none is kept."""
+    """The state of one seed's best policy before the first epoch; None if none is kept."""
     if not keeps_best(training.algorithm):
         return None
     return best.start(training.algorithm.learned_policy(algorithm), training.problem)
@@ -164,10 +165,10 @@ def first_best(training: Training, algorithm: PyTree) -> Best | None:
 def epoch(
     training: Training, algorithm: PyTree, kept: Best | None, key: PRNGKeyArray, number: Int[Array, ""]
 ) -> tuple[PyTree, Best | None, PyTree, PyTree]:
-    """One epoch of one seed: the algorithm's next state, the best policy so far, metrics, what was finite."""
+    """One epoch of one seed: the algorithm's next state, the best policy so far, metrics, and what was finite."""
     key = random.fold_in(key, number)
     config, problem, environment = training.config, training.problem, training.environment
-    assert isinstance(environment, Environment)  # those of the host have a loop of their own
+    assert isinstance(environment, Environment)  # environments of the host have their own loop (`hosted`)
     act = partial(training.algorithm.act, config, algorithm)
     batch = rollout.collect(
         environment,
@@ -189,11 +190,11 @@ def learn(
     batch: Transition,
     number: Int[Array, ""],
 ) -> tuple[PyTree, Best | None, PyTree, PyTree]:
-    """The second half of an epoch, with the epoch's key: what `epoch` gives, from the batch that it sampled."""
+    """The second half of an epoch: the result of `epoch`, from its batch. `key` is the epoch's key."""
     step_key = random.fold_in(key, _STEP)
     after, metrics = training.algorithm.step(training.config, training.problem, algorithm, batch, step_key)
     if kept is not None:
-        # The batch was drawn by the policy before the step, and speaks of no other.
+        # The batch was drawn by the policy from before the step, so its estimates are those of that policy.
         policy = training.algorithm.learned_policy(algorithm)
         kept = best.update(kept, training.problem, policy, metrics, jnp.sum(batch.ended, dtype=jnp.int32), number)
     return after, kept, metrics, _finite(batch, metrics, after)
@@ -202,7 +203,7 @@ def learn(
 def make_advance(training: Training) -> Callable[..., Chunk]:
     """A compiled function (state, count[, numbers]) that takes a state through `count` ≤ CHUNK epochs.
 
-    The state it is given is used up. `numbers` take the place of the training's own.
+    The buffers of the given state are donated, so it cannot be used again. `numbers` replace the training's own.
     """
 
     def own_epoch(numbers: Numbers, *rest: PyTree) -> tuple[PyTree, Best | None, PyTree, PyTree]:
@@ -239,7 +240,7 @@ def make_advance(training: Training) -> Callable[..., Chunk]:
 
 
 class Adjuster:
-    """The algorithm's adjustment for all seeds, in compiled pieces; `numbers` as in `make_advance`."""
+    """The algorithm's adjustment for all seeds, in compiled pieces. `numbers` are as in `make_advance`."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -254,23 +255,23 @@ class Adjuster:
         return self.adjustment is not None and self.adjustment.due(self.training.config, epoch)
 
     def open(self, state: State) -> Bool[np.ndarray, " S"]:
-        """Which seeds wait for an adjustment."""
+        """Whether each seed waits for an adjustment."""
         if self.adjustment is None:
             return np.zeros(state.key.shape, dtype=bool)
         return np.asarray(jax.vmap(partial(self.adjustment.open, self.training.config))(state.algorithm))
 
     @property
     def total(self) -> int:
-        """Iterations of one adjustment."""
+        """The number of iterations of one adjustment."""
         return 0 if self.adjustment is None else self.adjustment.iterations(self.training.config)
 
     def begin(self, state: State, numbers: Numbers = NONE) -> PyTree:
-        """The learners, fresh."""
+        """The learners before their first iteration."""
         keys = jax.vmap(lambda key: random.fold_in(random.fold_in(key, state.epoch), _ADJUST))(state.key)
         return _strongly_typed(self._begin(dict(numbers), state.algorithm, keys))
 
     def work(self, state: State, learner: PyTree, iterations: ArrayLike, numbers: Numbers = NONE) -> PyTree:
-        """The learners after so many iterations more, each of as many or, of [S], of its own."""
+        """The learners after `iterations` further iterations: one number for all seeds, or an array [S]."""
         more = jnp.broadcast_to(jnp.asarray(iterations, dtype=jnp.int32), state.key.shape)
         return self._work(dict(numbers), state.algorithm, learner, more)
 
@@ -287,9 +288,9 @@ class Adjuster:
         asked: Bool[ArrayLike, " S"] | None = None,
         numbers: Numbers = NONE,
     ) -> tuple[State, PyTree]:
-        """The state, adjusted where the data support that, and the estimates that it was adjusted to.
+        """The state, adjusted for the seeds whose data support it, and the estimates that it was adjusted to.
 
-        Seeds that are not asked (None: all are) stay as they were, whatever their learners say.
+        `asked` selects the seeds (None: all). The states of other seeds do not change.
         """
         supported = jnp.asarray(supported)
         asked = jnp.ones_like(supported) if asked is None else jnp.asarray(asked)
@@ -298,7 +299,7 @@ class Adjuster:
 
 
 def _own(training: Training, function: Callable[..., PyTree], numbers: Numbers, *each: PyTree) -> PyTree:
-    """A function (config, problem, ...) of each seed, with its own numbers."""
+    """The results of a function (config, problem, ...) for each seed, with the seed's own numbers."""
 
     def one(numbers: Numbers, *rest: PyTree) -> PyTree:
         own = arguments.put(training, numbers)
@@ -321,7 +322,7 @@ def _finish(
 
 
 def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict[str, Bool[Array, ""]]:
-    """Whether each quantity is finite; a name begins with the stage of the epoch that it belongs to."""
+    """Whether each quantity is finite. Its name begins with the stage of the epoch that it belongs to."""
     quantities = {
         "sampled observation": (batch.observation, batch.next_observation),
         "sampled action": batch.action,
@@ -334,7 +335,7 @@ def _finite(batch: Transition, metrics: dict[str, Array], after: PyTree) -> dict
 
 
 def _parts(state: PyTree) -> dict[str, PyTree]:
-    """A state's fields by name, without buffers, whose contents were checked when they came."""
+    """A state's fields by name, without buffers, whose contents are checked when they are inserted."""
     fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     inner = _parts(fields.pop("inner")) if isinstance(state, scaled.State) else {}
     return inner | {name: value for name, value in fields.items() if not isinstance(value, replay.Replay)}
@@ -351,19 +352,19 @@ def all_finite(flags: dict[str, Bool[Array, " S"]]) -> Bool[Array, ""]:
 
 
 def keep(sound: Bool[Array, ""], after: State, before: State) -> State:
-    """`after` where sound, else `before`; a buffer only has its count restored, for its size."""
+    """`after` if `sound`, otherwise `before`. Of a buffer only the count is restored, because it is large."""
 
     def is_buffer(part: PyTree) -> bool:
         return isinstance(part, replay.Replay)
 
     rest, buffers = eqx.partition(after, lambda part: not is_buffer(part), is_leaf=is_buffer)
     old_rest, old_buffers = eqx.partition(before, lambda part: not is_buffer(part), is_leaf=is_buffer)
-    # One branch, not a choice for each array: the compiler would compute `sound` anew for every one of them.
+    # A single branch, because with a choice for each array the compiler would compute `sound` again for each.
     rest = jax.lax.cond(sound, lambda: rest, lambda: old_rest)
     buffers = jax.tree.map(partial(replay.roll_back, sound), buffers, old_buffers, is_leaf=is_buffer)
     return eqx.combine(rest, buffers, is_leaf=is_buffer)
 
 
 def _strongly_typed(tree: PyTree) -> PyTree:
-    """The same values, with dtypes that no later promotion changes: one compilation serves all epochs."""
+    """The same values with strong dtypes, which no later promotion changes, so that one compilation is enough."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), tree)

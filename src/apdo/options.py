@@ -1,7 +1,7 @@
-"""Configuration fields that explain themselves.
+"""Configuration fields with their own documentation.
 
-A configuration is a frozen dataclass beside its only reader. Each field is an `option`: a default, what it means, and
-where the default comes from. The command line's options, its help and its errors are made from it.
+A configuration is a frozen dataclass in the module that reads it. Each field is an `option` with a default, its
+meaning, and the source of the default. The command line's options, help and errors are generated from it.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from apdo.errors import InvalidInput, unknown
 
 Value: TypeAlias = Any
-"""The value of an option, as it is held or as it was given; which types it may have, its field says."""
+"""The value of an option, as it is stored or as it was given. Its field determines the possible types."""
 
 
 @runtime_checkable
@@ -27,10 +27,10 @@ C = TypeVar("C", bound=Configuration)
 
 LARGEST_WHOLE = 2**31 - 1
 LARGEST = 1e30
-"""Numbers beyond these do not fit what computes with them (32 bits)."""
+"""The largest integer and float allowed: programs compute with 32 bits."""
 _MOST_ENTRIES = 64
 TRUTH = {"true": True, "yes": True, "false": False, "no": False}
-"""Words for what is either so or not."""
+"""Words for Boolean values."""
 
 PAPER = "the paper"
 PUBLISHED = "the published CPO code"
@@ -50,9 +50,9 @@ def option(
 ) -> T:
     """A dataclass field with its meaning and the source of its default.
 
-    `choices` maps each allowed name to the value it stands for; for a nested configuration the values are its classes.
-    A number must lie strictly above `above` and be at most `most`, or lie within the closed interval `within`, or be
-    one of those that `named` gives a word for.
+    `choices` maps each allowed name to its value; for a nested configuration the values are classes. A number must be
+    strictly greater than `above` and at most `most`, or be within the closed interval `within`. Values of `named` are
+    allowed too, and can be given by their names.
     """
     bounds = {"above": above, "within": within, "most": most, "named": named}
     metadata = {"help": help, "source": source, "choices": choices, **bounds}
@@ -60,12 +60,12 @@ def option(
 
 
 def one_of(*names: str) -> dict[str, str]:
-    """Choices that stand for themselves."""
+    """Choices whose values are their names."""
     return {name: name for name in names}
 
 
 def describe(config: Configuration) -> dict[str, Any]:
-    """The configuration as nested plain values, with the chosen kind of each nested choice; JSON can hold it."""
+    """The configuration as nested plain values for JSON, with the chosen kind of each nested choice."""
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -96,20 +96,20 @@ class Row(NamedTuple):
     """An option as its help shows it."""
 
     name: str
-    """As it is typed, without its dashes."""
+    """The name on the command line, without leading dashes."""
     choices: tuple[str, ...]
     meaning: str
     default: str
     source: str
-    """Whose default it is."""
+    """The source of the default."""
     given: tuple[tuple[str, str], ...]
-    """The choices that it belongs to, (option, choice), the nearest first."""
+    """The choices under which the option exists, as pairs (option, choice), innermost first."""
 
 
 def rows(config: Configuration, chooser: str = "", prefix: str = "") -> list[Row]:
-    """Every option, those of every choice included.
+    """All options, including those of every choice.
 
-    Where the configuration around this one has chosen another default, that is shown, with the `chooser` as its source.
+    If the enclosing configuration has changed a default, the row has the changed default and the source `chooser`.
     """
     found = []
     for field in dataclasses.fields(config):
@@ -131,9 +131,10 @@ def rows(config: Configuration, chooser: str = "", prefix: str = "") -> list[Row
 def override(config: C, changes: Mapping[str, Any]) -> C:
     """The configuration with some options changed, by dotted name ("primal", "primal.radius"); values may be strings.
 
-    Names are checked against what the configuration has once its choices are made, values against the options' bounds.
+    Names are checked after all choices are made, because choices determine which options exist. Values are checked
+    against the options' bounds.
     """
-    # Plain options together: some only fit each other, as the lengths of two lists.
+    # Plain options are set together, because some are checked against each other, such as the lengths of two lists.
     config = _set_plain(config, {name: value for name, value in changes.items() if "." not in name})
     for name in sorted((name for name in changes if "." in name), key=lambda name: name.count(".")):
         config = _set(config, name.split("."), changes[name], name)
@@ -166,7 +167,7 @@ def _set(config: C, path: list[str], value: Value, whole: str) -> C:
 
 
 def _converted(field: dataclasses.Field[Any], current: Value, value: Value, name: str) -> Value:
-    """The value as the option holds it, checked."""
+    """The value as the option stores it, after checks."""
     if isinstance(current, Configuration):
         return _choose(field, current, value, name)
     parsed = _parse(field, current, value, name)
@@ -175,7 +176,7 @@ def _converted(field: dataclasses.Field[Any], current: Value, value: Value, name
 
 
 def _choose(field: dataclasses.Field[Any], current: Configuration, value: Value, name: str) -> Configuration:
-    """A nested configuration given as itself or by the name of its kind; the kind that is there stays as it is."""
+    """A nested configuration, given as an object or by the name of its kind. The current kind keeps its options."""
     if isinstance(value, Configuration):
         return value
     choices = field.metadata["choices"]
@@ -187,7 +188,7 @@ def _choose(field: dataclasses.Field[Any], current: Configuration, value: Value,
 
 
 def _parse(field: dataclasses.Field[Any], current: Value, value: Value, name: str) -> Value:
-    """The value as the type of the default."""
+    """The value, converted to the type of the default."""
     choices = field.metadata["choices"]
     if choices is not None and (not isinstance(value, str) or value not in choices):
         raise unknown(f"value for {name}", str(_brief(value)), choices)

@@ -1,12 +1,12 @@
-"""Algorithms and environments of the user's own, under a name that finds them again.
+"""A user's own algorithms and environments, and names by which they can be found again.
 
     mine.py             the file itself is the algorithm
-    mine.py:Tank        what the file calls Tank
+    mine.py:Tank        the object Tank in the file
 
-A run's description holds the name with the whole path of the file, so that a run can be resumed and evaluated; it
-executes the file. A description that names a file by a relative path is refused: what it meant depends on where one
-stands, and a folder from elsewhere must not be able to bring code along. Objects that no file has, from a prompt or
-from inside a function, are known by their name in this process only, and have to be given again after it.
+A run's description contains the name with the absolute path of the file. Resuming or evaluating the run executes the
+file. A description with a relative path is refused: its meaning would depend on the current folder, and a run folder
+from elsewhere must not be able to bring its own code. Objects that are in no file, such as those from a prompt or from
+inside a function, are known by name only in this process. A later process has to be given them again.
 """
 
 import importlib.util
@@ -19,24 +19,24 @@ from typing import Any
 from apdo.errors import InvalidInput
 
 OBJECT = "object:"
-"""Begins the name of something that was given as a Python object: no file can bring it back."""
+"""The prefix of names of Python objects that are in no file, so that no other process can find them."""
 _NAME = re.compile(r"(?P<path>[^\n]+\.py)(?::(?P<attribute>[A-Za-z_]\w*))?")
 _given: dict[str, Any] = {}
-"""What has been given as an object in this process, by its name."""
+"""The objects that were given in this process, by name."""
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is one of a file: mine.py, or mine.py:name."""
+    """Whether a name refers to a file: mine.py, or mine.py:name."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of a file, or of an object that has been given in this process."""
+    """Whether a name refers to a file, or to an object that was given in this process."""
     return name in _given or is_file(name)
 
 
 def whole(name: str) -> str:
-    """The name with the whole path of its file; other names as they are."""
+    """The name with the absolute path of its file; other names are unchanged."""
     found = _NAME.fullmatch(name)
     if found is None or name in _given:
         return name
@@ -50,7 +50,7 @@ def short(name: str) -> str:
 
 
 def name_of(thing: object) -> str:
-    """The name under which a module or a class is found from now on; another process finds it if a file has it."""
+    """Register a module or a class, and return its name. Another process finds it by this name if it is in a file."""
     if isinstance(thing, ModuleType):
         file, attribute = getattr(thing, "__file__", None), ""
     else:
@@ -64,7 +64,7 @@ def name_of(thing: object) -> str:
 
 
 def load(name: str, kind: str) -> Any:  # noqa: ANN401
-    """What the name stands for."""
+    """The object with this name."""
     if name in _given:
         return _given[name]
     found = _NAME.fullmatch(name)
@@ -87,7 +87,7 @@ def load(name: str, kind: str) -> Any:  # noqa: ANN401
 
 
 def _executed(path: Path, kind: str) -> ModuleType:
-    """The file as a module, executed once in a process."""
+    """The file as a module. A process executes it only once."""
     called = "apdo_own_" + re.sub(r"\W", "_", str(path))
     if called in sys.modules:
         return sys.modules[called]
@@ -108,7 +108,7 @@ def _executed(path: Path, kind: str) -> ModuleType:
 
 
 def check_options(config: object, what: str) -> list[str]:
-    """What is wrong with a class of options, a sentence for each fault."""
+    """The faults of a class of options, one sentence each."""
     params = getattr(config, "__dataclass_params__", None)
     if not isinstance(config, type) or params is None:
         return [f"{what} must be a frozen dataclass (import dataclasses; @dataclasses.dataclass(frozen=True))."]

@@ -1,4 +1,4 @@
-"""A learned policy as something to call: numpy in, numpy out, no environment needed."""
+"""A learned policy as a callable: NumPy arrays in, NumPy arrays out, without an environment."""
 
 import html
 from collections.abc import Callable
@@ -20,15 +20,15 @@ from apdo.errors import InvalidInput
 
 @runtime_checkable
 class Wrapper(Protocol):
-    """A network that does something before or after another one, and can say what."""
+    """A network that wraps another one with a mapping of observations or actions."""
 
     @property
     def network(self) -> PyTree:
-        """The other one."""
+        """The wrapped network."""
         ...
 
     def around(self) -> dict[str, np.ndarray]:
-        """What it does, under the names that `apdo.export` has for it."""
+        """The parameters of the mapping, under the names of `apdo.export`."""
         ...
 
 
@@ -43,7 +43,7 @@ class Mapped(Protocol):
 
 
 class Normalised(eqx.Module):
-    """A policy network over observations with their mean taken off and divided by their standard deviation."""
+    """A policy network for observations minus their mean, divided by their standard deviation."""
 
     network: PyTree
     mean: Float[Array, " O"]
@@ -60,14 +60,15 @@ class Normalised(eqx.Module):
 
 
 class Policy:
-    """`policy(observation)` for one observation [O] or a batch [B, O]; `deterministic=True` gives the mode.
+    """`policy(observation)` is the action for one observation [O] or a batch [B, O]; `deterministic=True`: the mode.
 
-    An action is what the environment takes: a vector or, where actions are choices, the number of one, or an array of
-    several. `choices` holds the environment's action for each choice, [n, ...]; without it a choice is its index.
-    Where an observation is an image, it may come in its own shape, [H, W, C] or [B, H, W, C].
-    `normaliser` is a mean and a standard deviation for each entry of an observation, applied before the network.
+    An action is in the form that the environment takes: a vector or, if actions are discrete, an integer or an array of
+    several. `choices` has the environment's action for each discrete choice, [n, ...]; without it the action is the
+    index of the choice. An image may have its own shape, [H, W, C] or [B, H, W, C]. `normaliser` is a mean and a
+    standard deviation for each entry of an observation, applied before the network.
 
-    Draws depend on the policy's own seed and on how many calls came before: two policies loaded alike act alike.
+    Draws depend on the policy's seed and on the number of earlier calls. Two policies that are loaded in the same way
+    therefore draw the same actions.
     """
 
     def __init__(
@@ -87,31 +88,31 @@ class Policy:
         """The module from one raw observation to an action distribution."""
         self.observation_size = observation_size
         self.image = image
-        """Height, width and channels, where an observation begins with an image."""
+        """Height, width and channels, if an observation begins with an image."""
         self.discrete = discrete
-        """Whether actions are choices."""
+        """Whether actions are discrete."""
         self.choices = choices
-        """The environment's action for each choice; None where that is its index."""
+        """The environment's action for each choice; None if it is the index."""
         self.about = about
-        """Which policy of its run it is, in words."""
+        """A description in words: which policy of its run this is."""
         self._values = values
         self._key = random.key(seed)
         self._calls = 0
 
     @property
     def learned_values(self) -> Callable[[Array, Array], Array] | None:
-        """The value functions of (observations [B, O], steps [B]), raw observations; None where there are none."""
+        """The value functions of (raw observations [B, O], steps [B]); None if there are none."""
         return self._values
 
     def __repr__(self) -> str:
         return f"<Policy: {', '.join(filter(None, (self.about, self._shapes())))}>"
 
     def _repr_html_(self) -> str:
-        """The same for notebooks."""
+        """The representation in notebooks."""
         return f"<div><strong>Policy</strong>: {html.escape(self.about)}<br><small>{self._shapes()}</small></div>"
 
     def _shapes(self) -> str:
-        """What goes in and what comes out, in words."""
+        """The sizes of observations and actions, in words."""
         mode = jax.eval_shape(lambda o: self.network(o).mode(), jnp.zeros(self.observation_size))
         acts = (
             f"one of {mode.shape[0]} choices" if self.discrete else f"{mode.shape[0]} number{'s' * (mode.shape[0] > 1)}"
@@ -127,11 +128,11 @@ class Policy:
         if self.discrete:
             actions = np.argmax(actions, axis=-1)
             actions = actions if self.choices is None else self.choices[actions]
-        # An array also where it holds one choice.
+        # The result is an array even for a single discrete action.
         return np.asarray(actions[0]) if single else actions
 
     def sample(self, observation: ArrayLike, seed: int | None = None) -> np.ndarray:
-        """An action drawn for each observation; with a seed the same one whenever it is asked for."""
+        """An action drawn for each observation. With the same seed the draw is the same."""
         if seed is None:
             return self(observation)
         kept, self._key, self._calls = (self._key, self._calls), random.key(seed), 0
@@ -141,12 +142,12 @@ class Policy:
             self._key, self._calls = kept
 
     def distribution(self, observation: ArrayLike) -> dict[str, np.ndarray]:
-        """What the action is drawn from: `mean` and `std`, or `probabilities`, or the `action` itself.
+        """The parameters of the action distribution: `mean` and `std`, or `probabilities`, or the `action` itself.
 
-        Of a squashed Gaussian they are those before the tanh, in units of its bound.
+        For a squashed Gaussian they are those before the tanh, in units of its bound.
 
-        For one observation or a batch. Where actions are mapped to an environment's own range after they are drawn,
-        these are the parameters before that.
+        The argument is one observation or a batch. If actions are mapped to an environment's own range after they are
+        drawn, these are the parameters before the mapping.
         """
         batch, single = self._batch(observation)
         found = jax.vmap(self.network)(jnp.asarray(batch))
@@ -161,16 +162,16 @@ class Policy:
         return {name: np.asarray(value)[0] if single else np.asarray(value) for name, value in named.items()}
 
     def value(self, observation: ArrayLike, step: ArrayLike = 0) -> np.ndarray:
-        """The return still to come, as training's value function has it: a number for each observation.
+        """The expected return over the rest of the episode, by training's value function, for each observation.
 
-        `step` is how many steps of the episode are over; it counts where the horizon ends what is summed. Returns are
-        discounted as training discounts them. The value functions of a run are those of its newest policy, fitted to
-        the batch of the latest epoch: `apdo.load(RUN, newest=True)` has them, and so has each of `result.newest`.
+        `step` is the number of steps since the episode's start. It matters only if the horizon ends the sum. Returns
+        are discounted as in training. A run's value functions are those of its newest policy, fitted to the batch of
+        the latest epoch: `apdo.load(RUN, newest=True)` has them, and so does each policy of `result.newest`.
         """
         return self._valued(observation, step)[..., 0]
 
     def cost_value(self, observation: ArrayLike, step: ArrayLike = 0) -> np.ndarray:
-        """The costs still to come, [M] or [B, M]; as `value` has the return."""
+        """The expected costs over the rest of the episode, [M] or [B, M], in the same way as `value`."""
         return self._valued(observation, step)[..., 1:]
 
     def _valued(self, observation: ArrayLike, step: ArrayLike) -> np.ndarray:
@@ -188,7 +189,7 @@ class Policy:
         return found[0] if single else found
 
     def save(self, path: str | Path) -> None:
-        """Export to a plain .npz, or to ONNX where the name ends in .onnx (docs/policies.md)."""
+        """Export to a plain .npz, or to ONNX if the name ends in .onnx (docs/policies.md)."""
         export.save(self.arrays(), Path(path))
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -219,7 +220,7 @@ class Policy:
         return named | own | around
 
     def _batch(self, observation: ArrayLike) -> tuple[np.ndarray, bool]:
-        """The observations as a batch, and whether there was only one without a batch."""
+        """The observations as a batch, and whether the argument was a single observation."""
         given = np.asarray(observation, dtype=np.float32)
         if self.image is not None and given.shape[-3:] == self.image and given.ndim in (3, 4):
             given = given.reshape(*given.shape[:-3], -1)
@@ -232,7 +233,7 @@ class Policy:
 
 
 def _convolutions(network: networks.Network) -> dict[str, np.ndarray]:
-    """What stands before the connected layers, under the names that `apdo.export` has for it."""
+    """The convolutions before the connected layers, under the names of `apdo.export`."""
     if not isinstance(network, networks.Convolutional):
         return {}
     named = {"image": np.asarray(network.image)}

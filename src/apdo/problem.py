@@ -25,22 +25,22 @@ class Problem:
     batch: int
     """Samples of one epoch: T of Algorithm 1."""
     limits: tuple[float, ...]
-    """d_1..d_m, in units of one episode's cost."""
+    """d_1..d_m, in units of the cost of one episode."""
     discount: float
     """γ of the reward."""
     cost_discount: float
-    """γ of the cost that is constrained: the paper's C_i is discounted, a plain total is not (1); see `objective`."""
+    """γ of the constrained costs. The paper's C_i is discounted; for a plain total it is 1 (see `objective`)."""
     horizon: int
-    """The most steps that an episode can have."""
+    """The most steps of an episode."""
     truncates: bool
-    """Whether the horizon cuts an episode off, so that its value goes on, rather than ends it."""
+    """Whether the horizon truncates an episode, so that its last step bootstraps, rather than terminates it."""
     discrete_actions: bool = False
-    """Whether an action is one of `action_size` choices, given as a one-hot vector, rather than any vector."""
+    """Whether an action is one of `action_size` choices, given as a one-hot vector, rather than a real vector."""
     normalise: bool = False
-    """Whether networks are to see observations normalised by their running mean and variance."""
+    """Whether networks see observations normalised by their running mean and variance."""
 
     image: tuple[int, int, int] | None = None
-    """Height, width and channels, where an observation begins with an image, as bytes in a vector."""
+    """Height, width and channels, if an observation begins with an image, as bytes in a vector."""
 
     def __post_init__(self) -> None:
         if not self.limits:
@@ -64,13 +64,13 @@ class Problem:
 
 
 class Asked(NamedTuple):
-    """What an algorithm may choose its options by, where none are given: `suited(asked)` gives those that suit."""
+    """The task and run that an algorithm's default options may depend on: its `suited(asked)` returns the defaults."""
 
     horizon: int
-    """Steps of an episode."""
+    """The steps of an episode."""
     discrete_actions: bool
     epochs: int
     batch: int
-    """Samples of an epoch."""
+    """The samples of an epoch."""
     given: Mapping[str, Any]
-    """Options that were given, by dotted name."""
+    """The options that the user has given, by dotted name."""

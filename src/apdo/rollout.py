@@ -12,11 +12,11 @@ from apdo.core.data import Transition
 from apdo.envs.environment import Environment
 
 Act = Callable[[PyTree, Float[Array, " O"], PRNGKeyArray], tuple[Float[Array, " A"], PyTree]]
-"""(memory, observation, key) ↦ (action, memory), for one environment; memory lasts for one episode."""
+"""(memory, observation, key) ↦ (action, memory), for one environment. A memory lasts for one episode."""
 
 
 class _Running(eqx.Module):
-    """Where one environment stands in its episode, and whether the next step begins a new one."""
+    """The state of one environment within its episode, and whether the next step begins a new episode."""
 
     state: PyTree
     observation: Float[Array, " O"]
@@ -35,10 +35,10 @@ def collect(
     environments: int,
     seeds_axis: str | None = None,
 ) -> Transition:
-    """T steps of N environments, each starting with a fresh episode and reset whenever one ends.
+    """T steps of N environments. Each starts with a new episode, and is reset whenever an episode ends.
 
-    Resets are computed only in steps where some episode begins. Under a vmap over seeds that takes its axis's name: all
-    seeds then reset together, and each uses what it needs.
+    Resets are computed only in steps in which some environment needs one. Under a vmap over seeds, `seeds_axis` is the
+    name of its axis: resets are then computed for all seeds in the same steps, and each uses the ones it needs.
     """
 
     def tick(running: _Running, key: PRNGKeyArray) -> tuple[_Running, Transition]:
@@ -54,7 +54,7 @@ def collect(
         running = jax.lax.cond(needed, restart, lambda same: same, running)
         return jax.vmap(partial(_advance, environment, act))(running, act_keys, step_keys)
 
-    # Nothing runs yet: every environment counts as over, and the first step resets it.
+    # Before the first step every environment counts as over, so the first step resets it.
     one = jax.eval_shape(partial(_begin, environment, memory), key)
     idle = jax.tree.map(lambda leaf: jnp.zeros((environments, *leaf.shape), leaf.dtype), one)
     idle = eqx.tree_at(lambda running: running.over, idle, jnp.ones(environments, dtype=bool))
@@ -62,7 +62,7 @@ def collect(
 
 
 def _begin(environment: Environment, memory: PyTree, key: PRNGKeyArray) -> _Running:
-    """The start of an episode."""
+    """One environment at the start of an episode."""
     state = environment.reset(key)
     return _Running(
         state=state,
@@ -110,7 +110,7 @@ def _like(flag: Array, leaf: Array) -> Array:
 
 
 def watch(environment: Environment, act: Act, memory: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Transition]:
-    """One episode: its states [H + 1] from the first on, and its steps [H]. What follows the episode's end is void."""
+    """One episode: its states [H + 1] from the first on, and its steps [H]. Entries after its end have no meaning."""
     reset_key, key = jax.random.split(key)
     start = environment.reset(reset_key)
 

@@ -9,7 +9,7 @@ from apdo.errors import unknown
 
 
 class Named(NamedTuple):
-    """What a name stands for: a module, and the options that make it what the name says."""
+    """An entry of the table of algorithms: a module, and the options that turn it into the named algorithm."""
 
     module: str
     what: str
@@ -17,13 +17,13 @@ class Named(NamedTuple):
 
 
 _PLAIN = {"margin": 0.0, "overshoot": 0.0}
-"""Without what is ours."""
+"""Options that switch off our own additions."""
 _FIRST = {"first": "multipliers"} | _PLAIN
-"""The multipliers move before the policy, as in the code of Ray et al. and of Stooke et al."""
+"""The multipliers are updated before the policy, as in the code of Ray et al. and of Stooke et al."""
 _LAGRANGIAN = {"rule": "adam", "rule.most": 20.0, "dual_step": 0.05} | _FIRST
-"""Ray et al.'s multiplier by Adam, in units without a unit."""
+"""Ray et al.'s multiplier by Adam, with gains that are pure numbers."""
 _PID = {"rule": "pid", "rule.far": 0.0, "rule.derivative": 0.1, "dual_step": 0.1} | _FIRST
-"""Stooke et al.'s controller, with gains without a unit."""
+"""Stooke et al.'s controller, with gains that are pure numbers."""
 _RCPO = {"primal": "ppo", "rule": "ascent", "rule.most": 20.0, "dual_step": 0.02} | _PLAIN
 """Tessler et al.'s slow ascent."""
 ALGORITHMS = {
@@ -51,7 +51,7 @@ ALGORITHMS = {
     "trpo-pid": Named("pdo", "TRPO with multipliers by PID (Stooke et al. 2020)", {"primal": "trpo"} | _PID),
     "rcpo": Named("pdo", "reward-constrained policy optimisation: a slow ascent (Tessler et al. 2019)", _RCPO),
 }
-"""Name ↦ what it stands for. The modules are imported when asked for, since they bring JAX along."""
+"""Each name with its module and options. A module is imported when it is needed, because it imports JAX."""
 
 
 def check_name(name: str) -> None:
@@ -61,13 +61,13 @@ def check_name(name: str) -> None:
 
 
 def named(name: str) -> Named:
-    """What the name stands for; a user's own algorithm stands for itself."""
+    """The module and options of a name. A user's own algorithm is its own module."""
     check_name(name)
     return ALGORITHMS.get(name, Named(name, "an algorithm of one's own"))
 
 
 def find(name: str) -> Any:  # noqa: ANN401
-    """The algorithm, a `contract.Algorithm`: one of our modules, or what the user's file or object holds, checked."""
+    """The algorithm, a `contract.Algorithm`: one of our modules, or the user's own, checked against the contract."""
     check_name(name)
     if name in ALGORITHMS:
         return importlib.import_module(f"apdo.algorithms.{ALGORITHMS[name].module}")
@@ -77,12 +77,12 @@ def find(name: str) -> Any:  # noqa: ANN401
 
 
 def of_object(algorithm: object) -> str:
-    """The name of an algorithm that is given in Python: by its name, or as a module or class of one's own."""
+    """The name of an algorithm that is given in Python: as a name, or as the user's own module or class."""
     return own.whole(algorithm) if isinstance(algorithm, str) else own.name_of(algorithm)
 
 
 def stands_for(name: str) -> str:
-    """The algorithm and the options that an alias stands for, as one would type them; empty for a name of its own."""
+    """The algorithm and options that an alias stands for, as on the command line; empty if it is no alias."""
     found = named(name)
     if not found.options:
         return ""

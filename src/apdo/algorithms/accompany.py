@@ -1,4 +1,4 @@
-"""Epochs of APDO with a `companion`: its actors on trial in many of them, in the place of one adjustment."""
+"""Epochs of APDO with a `companion`: its actors are on trial in many epochs, instead of one adjustment."""
 
 import dataclasses
 from functools import partial
@@ -19,7 +19,7 @@ from apdo.problem import Problem
 
 
 def start(config: Config, problem: Problem, key: PRNGKeyArray) -> Companion | None:
-    """The companion before the first epoch, where there is one; InvalidInput where an option has no meaning with it."""
+    """The companion before the first epoch, or None without one; InvalidInput for options that do not fit it."""
     if not config.companion:
         return None
     of_one = {"adjust": "primal-dual", "explore": False, "again_every": 0, "warm": False}
@@ -55,6 +55,6 @@ def step(
     adjusted = state.adjusted | taken
     state = dataclasses.replace(state, pdo=onward, buffer=buffer, trial=trial, companion=learner, adjusted=adjusted)
     tried = jump.jumped(config, problem, state, learner.members, learner.estimate())
-    # While the learner still learns, its price may be far too low for a unit that PDO's multipliers move in.
+    # Early in learning, λ^OFF may be far too low to be the unit of PDO's multipliers, so the units do not change.
     tried = eqx.tree_at(lambda s: (s.pdo.units, s.adjusted), tried, (onward.units, adjusted))
     return choose((learner.wait <= 0) & goes_on, tried, state), metrics

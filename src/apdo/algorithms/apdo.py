@@ -11,13 +11,13 @@
     9          λ^(k+1) = λ^OFF
     9'         and try μ^OFF as π_{k+1}                        unless adjust = dual
 
-It is PDO but for one jump: lines 3, 5 and 6 are `pdo.step`, and what follows line 7 happens once, or every so many
-epochs, between two of them (`jump`). It is made only where the data support it, and K_adj can set itself (`k_adj`).
+APDO is PDO with one jump. Lines 3, 5 and 6 are `pdo.step`. Lines 8 to 9' run between two epochs, once or every so many
+epochs (`jump`), and only if the data support the estimate. K_adj can be found automatically (`k_adj`).
 
-Line 9' is not in the paper, which throws the off-policy actor away: the epoch after the adjustment is a `trial` of it.
+Line 9' is not in the paper, which discards the off-policy actor. Here the next epoch is a `trial` of the actor.
 
-Where actions are vectors the default is a `companion`: line 8 is done a little in every epoch up to K_adj, and line 9'
-again and again (`accompany`).
+If actions are vectors, the default is a `companion`: a part of line 8 runs in every epoch up to K_adj, and line 9' is
+repeated (`accompany`).
 """
 
 import dataclasses
@@ -45,13 +45,13 @@ learned_values = on_policy.learned_values
 
 
 def suited(asked: Asked) -> dict[str, object]:
-    """Options that suit a task and a run, where no other are given: PDO's, and those of a companion."""
+    """Default options for a task and a run: those of PDO, of a companion and of care."""
     beside = companion.suited(asked, Config().policy.hidden)
     return pdo.suited(asked) | beside | care.suited(asked)
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """Line 1. The buffer has room for what the adjustments will read, and for no more."""
+    """Line 1. The buffer has room for the data that the adjustments will read, and for no more."""
     if config.adjust == "primal-dual":
         dual_estimate.check_policy(config.off_policy, problem, config.policy)
     inner = pdo.init(config, problem, key)
@@ -71,10 +71,10 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 
 
 def start_from(state: State, start: on_policy.Start) -> State:
-    """A fresh state with networks that were learned before."""
+    """A new state with networks from an earlier training."""
     trial = state.trial
     if trial is not None:
-        # Arrays of its own: the state that holds both policies is given away to be overwritten.
+        # A copy, because the buffers of the state are donated: two of its fields must not share an array.
         trial = dataclasses.replace(trial, before=jax.tree.map(jnp.array, start.policy))
     return dataclasses.replace(state, pdo=on_policy.start_from(state.pdo, start), trial=trial)
 
@@ -87,7 +87,7 @@ def working_memory(config: Config, problem: Problem) -> int:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """Lines 4 to 6; or, in an epoch played by the off-policy actor, the verdict on it."""
+    """Lines 4 to 6; after an epoch that the off-policy actor played, the verdict on it."""
     buffer = replay.insert(state.buffer, flatten(batch))
     after, metrics = pdo.step(config, problem, state.pdo, batch, key, state.careful)
     move = partial(on_policy.rebase, before=state.statistics, after=after.statistics)

@@ -1,4 +1,4 @@
-"""APDO's settings, its state, and an epoch as it leaves it."""
+"""APDO's settings, its state, and the outcome of an epoch."""
 
 import dataclasses
 from typing import NamedTuple
@@ -19,48 +19,52 @@ from apdo.options import OURS, PAPER, one_of, option
 
 @dataclasses.dataclass(frozen=True)
 class Config(pdo.Config):
-    """Settings of APDO: those of PDO, and of its adjustment."""
+    """Settings of APDO: those of PDO, and those of the adjustment."""
 
     policy: policies.Config = option(policies.Config(log_std=0.0, bound=2.0), "the policy network", OURS)
     k_adj: int = option(
         4,
-        "K_adj, the epoch after which the multipliers are adjusted; auto: as soon as the estimate proves good",
+        "K_adj, the epoch after which the multipliers are adjusted; auto: once the estimate is reliable",
         OURS,
         within=(0, 10**9),
         named={"auto": k_adj.AUTO},
     )
     adjust: str = option(
         "primal-dual",
-        "what is adjusted: the multipliers, or the policy too, if the off-policy actor proves better",
+        "what is adjusted: the multipliers, or also the policy, if the off-policy actor proves better",
         OURS,
         choices=one_of("dual", "primal-dual"),
     )
     check: bool = option(
-        True, "whether an adjustment that the data do not support is refused, and tried again with twice the data", OURS
+        True, "whether an adjustment that the data do not support is refused, and retried with twice the data", OURS
     )
-    explore: bool = option(False, "whether π_0 plays unchanged until the first adjustment, for broader data", OURS)
+    explore: bool = option(False, "whether π_0 is kept until the first adjustment, for broader data", OURS)
     again_every: int = option(
-        0, "epochs after which the adjustment is repeated, on all data by then; 0: never", PAPER, within=(0, 10**9)
+        0, "the adjustment is repeated every so many epochs, on all data so far; 0: never", PAPER, within=(0, 10**9)
     )
     warm: bool = option(
         False,
-        "whether a later adjustment goes on with the learners of the one before, rather than with fresh ones",
+        "whether a later adjustment continues with the learners of the previous one, instead of new ones",
         OURS,
     )
     companion: bool = option(
         False,
-        "whether the off-policy learner learns in every epoch until K_adj, and its actor is tried again and again, in "
-        "the place of one adjustment after K_adj",
+        "whether the off-policy learner learns in every epoch until K_adj, and its actor is tried repeatedly, instead "
+        "of one adjustment after K_adj",
         OURS,
     )
     careful: bool = option(
         False,
-        "whether PDO goes on with care once an actor has been taken: multipliers move first, and a step of TRPO is as "
-        "much shorter as two halves of the batch disagree on it",
+        "whether PDO takes careful steps after it has adopted an off-policy actor: multipliers move first, and a TRPO "
+        "step is shorter the less two halves of the batch agree on it",
         OURS,
     )
     updates: float = option(
-        0.5, "with companion: the learner's iterations per sample, in hundreds an epoch", OURS, above=0.0, most=1e6
+        0.5,
+        "with companion: the learner's iterations per sample; an epoch's are rounded to whole hundreds",
+        OURS,
+        above=0.0,
+        most=1e6,
     )
     off_policy: dual_estimate.Config = option(dual_estimate.Config(), "the off-policy estimate of λ^OFF", OURS)
     replay_capacity: int = option(400_000, "most transitions that the buffer holds", OURS, above=0)
@@ -71,19 +75,19 @@ class State(eqx.Module):
 
     pdo: pdo.State
     buffer: replay.Replay
-    """Observations as they came."""
+    """Raw observations are stored."""
     adjusted: Bool[Array, ""]
     """Whether there has been an adjustment that was not refused."""
     trial: Trial | None
     careful: Careful
-    """Whether an actor has been taken, from which PDO goes on with care; None: never."""
+    """Whether PDO's steps are careful, because it has adopted an off-policy actor; None if they never are."""
     again: Bool[Array, ""]
-    """Whether another is wanted all the same: the actor that was taken is beyond the limits."""
+    """Whether another adjustment is needed because the adopted actor exceeds the limits."""
     unseen: Float[Array, " M"]
-    """What off-policy critics are known to miss of an actor's costs, since actors before have exceeded the limits."""
+    """By how much off-policy critics underestimate an actor's costs, as earlier actors' trials have shown."""
     search: k_adj.Search | None
     members: contract.OwnState | None
-    """The learners of the latest adjustment, where the next is to go on with them."""
+    """The learners of the latest adjustment, if the next one continues with them."""
     companion: Companion | None
 
     @property
@@ -98,16 +102,16 @@ class State(eqx.Module):
 
     @property
     def statistics(self) -> Statistics | None:
-        """What observations are normalised by."""
+        """The statistics that observations are normalised by."""
         return self.pdo.statistics
 
 
 class Played(NamedTuple):
-    """An epoch that was played by the policy of a state."""
+    """An epoch played by the policy of a state, and its outcome."""
 
     batch: Transition
     buffer: replay.Replay
-    """With the batch."""
+    """The buffer that includes the batch."""
     after: pdo.State
-    """What PDO made of it (lines 5 and 6)."""
+    """The state after PDO's steps (lines 5 and 6)."""
     metrics: dict[str, Array]

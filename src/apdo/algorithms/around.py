@@ -1,7 +1,7 @@
-"""A policy and the batch that it drew: what the sums of an episode are of policies nearby, for CPO and PCPO.
+"""Local models of R(π) and C_i(π) around the policy that drew a batch, for CPO and PCPO.
 
-Gradients are those of the sums of one episode, R(π) and C_i(π), as `objective` has them. So c + bᵀx compares like with
-like, and a price of one in the other comes out in reward per cost.
+Gradients are those of the sums of one episode, R(π) and C_i(π), as `objective` defines them. In c + bᵀx both terms
+therefore have the same unit, and multipliers are in reward per cost.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ from apdo.problem import Problem
 
 
 class Around(eqx.Module):
-    """A policy and the batch that it drew: the sums R and C_i of one episode, as functions of policies nearby."""
+    """A policy and the batch that it drew, from which R and C_i of policies nearby are estimated."""
 
     policy: policies.Policy
     surrogate: primal_steps.Surrogate
     advantage: Float[Array, "B K"]
-    """Of each signal, times what the step counts in the sum."""
+    """The advantage of each signal, times the weight of the step in the sum of an episode."""
     row: Int[Array, " B"]
-    """Which environment a sample is from."""
+    """The index of each sample's environment."""
 
     @staticmethod
     def of(problem: Problem, policy: policies.Policy, batch: Transition, advantage: Float[Array, "T N K"]) -> "Around":
-        """Around the policy that drew the batch."""
+        """The local model around the policy that drew the batch."""
         centred = advantage - jnp.mean(advantage, axis=(0, 1), keepdims=True)
         weighted = objective.step_weights(problem, batch)[..., None] * centred
         samples = on_policy.samples(problem, batch, advantage[..., 0])
@@ -43,11 +43,11 @@ class Around(eqx.Module):
         )
 
     def gains(self, candidate: policies.Policy) -> Float[Array, " K"]:
-        """The surrogate change of the return and of each cost."""
+        """The change of the return and of each cost, estimated by the surrogate."""
         return jnp.sum((self.surrogate.ratio(candidate) - 1.0)[:, None] * self.advantage, axis=0)
 
     def gradients(self, parts: int) -> Float[Array, "H K P"]:
-        """∇R and ∇C_i, from the episodes of each of so many parts of the environments."""
+        """∇R and ∇C_i, estimated separately from each of `parts` parts of the environments."""
         mine = (self.row[None] % parts == jnp.arange(parts)[:, None]).astype(self.advantage.dtype)
         mine = mine / jnp.maximum(jnp.mean(mine, axis=1, keepdims=True), 1e-9)
 
@@ -65,14 +65,14 @@ class Around(eqx.Module):
         step: Float[Array, " P"],
         acceptable: Callable[[policies.Policy], Bool[Array, ""]],
     ) -> tuple[policies.Policy, trust_region.Backtrack]:
-        """The policy that a line search along a step ends with, and how it ended."""
+        """The policy that a line search along a step finds, and the search's result."""
         parameters, unravel = ravel_pytree(self.policy)
         allowed = lambda theta: acceptable(unravel(theta))  # noqa: E731
         found = trust_region.backtrack(allowed, parameters, step, config.shrink, config.trials)
         return unravel(found.parameters), found
 
     def measure(self, new: policies.Policy, found: trust_region.Backtrack) -> dict[str, Array]:
-        """What the step came to, as metrics."""
+        """Metrics of the step to a new policy."""
         return {
             "kl": self.surrogate.kl(new),
             "surrogate_gain": self.gains(new)[0],

@@ -1,20 +1,20 @@
-"""CPO's step from gradients that are noisy: how much of them is believed, and how long they are remembered.
+"""CPO's step from noisy gradients: how far their predictions are believed, and how they are averaged over epochs.
 
-A batch of 20 episodes knows thousands of entries of b badly: most of bᵀH⁻¹b is then noise, which a step along H⁻¹b is
-sure to please. Such a step promises to remove any excess and removes nothing. So (both are ours, and off in
-`--preset paper`):
+A batch of 20 episodes gives a poor estimate of the thousands of entries of b, so most of bᵀH⁻¹b is noise. A step along
+H⁻¹b fits this noise: it seems to remove any excess, but removes nothing. There are two remedies (both are ours, and off
+in `--preset paper`):
 
-    belief    the batch's episodes are cut in two halves, whose errors are independent. What a move along the one's
-              H⁻¹b does to the cost is read off the other: b_AᵀH⁻¹b_B has the signal and none of the noise. Lengths
-              of moves, in KL, are those of the whole batch.
-    history   g and b are averaged over epochs, half by half: v ← (1 - w) v_new + w v. A policy moves little in one
-              step, and so may its gradient. How little shows: with n² the noise of the new one, a quarter of the
-              halves' squared distance, and D the squared distance of the new one from the average, both in H⁻¹,
-              the average is off by D - n², and w = n² / D, at most `history`.
+    belief    The batch's episodes are split into two halves, whose errors are independent. The effect of a move along
+              H⁻¹b of one half is estimated with b of the other: the noise in b_AᵀH⁻¹b_B averages to zero. Lengths of
+              moves, in KL, are those of the whole batch.
+    history   g and b are averaged over epochs, for each half: v ← (1 - w) v_new + w v. A policy changes little in one
+              step, and perhaps its gradient too. Let n² be the noise of the new gradient, a quarter of the squared
+              distance between the halves, and D the squared distance of the new gradient from the average, both in
+              the metric H⁻¹. The squared error of the average is then D - n², and w = n² / D, at most `history`.
 
-With v_0 = g and v_i = b_i of the whole batch, a move is x = Σ_j a_j H⁻¹v_j. In a, the trust region is aᵀGa/2 ≤ δ with
-G_jk = v_jᵀH⁻¹v_k, and the effect on the sum k is (Γa)_k with Γ_jk the same product across the halves: CPO's problem
-again, of 1 + m dimensions. Where there is no noise Γ = G, and it is CPO's own.
+Let v_0 = g and v_i = b_i of the whole batch. A move is x = Σ_j a_j H⁻¹v_j. In terms of a, the trust region is
+aᵀGa/2 ≤ δ with G_jk = v_jᵀH⁻¹v_k. The effect on sum k is (Γa)_k, where Γ_jk is the same product across the halves. This
+is CPO's problem in 1 + m dimensions. Without noise Γ = G, and the step is that of CPO.
 """
 
 import equinox as eqx
@@ -24,13 +24,13 @@ from jaxtyping import Array, Bool, Float
 from apdo.core import constrained_step
 
 _LEAST_BELIEF = 0.01
-"""The least share of a direction's own effect that is believed, whatever the halves say."""
+"""The least share of a direction's predicted effect that is believed, even if the halves disagree."""
 _ALIKE = 1.0 - 1e-6
-"""The largest cosine between two gradients, so that a small system of them has a solution."""
+"""The largest cosine between two gradients, so that the small linear system is not singular."""
 
 
 class Plan(eqx.Module):
-    """A step from gradients, in the span of H⁻¹v_j, and what it is believed to do."""
+    """A step in the span of H⁻¹v_j, and its predicted effect."""
 
     move: constrained_step.Move
     """CPO's solution in that span."""
@@ -45,12 +45,12 @@ class Plan(eqx.Module):
 
     @property
     def change(self) -> Float[Array, " M"]:
-        """What the whole step changes in each cost."""
+        """The predicted change of each cost by the whole step."""
         return (self.effect @ self.amounts)[1:]
 
     @property
     def belief(self) -> Float[Array, " M"]:
-        """The share of the effect of each cost's own direction that is believed."""
+        """For each cost, the share that is believed of the effect of a move along H⁻¹b_i."""
         own = jnp.diagonal(self.length)[1:]
         return jnp.diagonal(self.effect)[1:] / jnp.maximum(own, jnp.finfo(jnp.float32).tiny)
 
@@ -63,9 +63,9 @@ def solve(
     share: float | Float[Array, ""] = 1.0,
     settles: bool | Bool[Array, ""] = False,
 ) -> Plan:
-    """The step from gradients of the sums (return, then costs), by halves, H⁻¹ times them, and c = C(π) - d.
+    """The step from the gradients of the sums (return, then costs) by halves, H⁻¹ times them, and c = C(π) - d.
 
-    Or a share of it, which may be one that settles (`constrained_step.Move.shortened`).
+    The step is shortened to `share` of its length; for `settles` see `constrained_step.Move.shortened`.
     """
     along = jnp.mean(solved, axis=0)
     length, effect = products(gradients, solved)
@@ -80,7 +80,7 @@ def averaged(
     before_solved: Float[Array, "H K P"],
     most: Float[Array, ""],
 ) -> tuple[Float[Array, "H K P"], Float[Array, "H K P"], Float[Array, " K"]]:
-    """The gradients averaged with those before, H⁻¹ times them, and how much those before count."""
+    """The gradients averaged with the earlier ones, H⁻¹ times them, and the weight w of the earlier ones."""
 
     def squared(vector: Float[Array, "K P"], solved: Float[Array, "K P"]) -> Float[Array, " K"]:
         return jnp.maximum(jnp.sum(vector * solved, axis=-1), 0.0)
@@ -96,7 +96,7 @@ def averaged(
 def products(
     gradients: Float[Array, "H K P"], solved: Float[Array, "H K P"]
 ) -> tuple[Float[Array, "K K"], Float[Array, "K K"]]:
-    """G, by which moves are as long as they are, and Γ, by which they are believed to have their effects."""
+    """G, which gives the lengths of moves, and Γ, which gives their predicted effects."""
     whole, along = jnp.mean(gradients, axis=0), jnp.mean(solved, axis=0)
     length = whole @ along.T
     length = 0.5 * (length + length.T)
@@ -116,11 +116,11 @@ def small_step(
     share: float | Float[Array, ""] = 1.0,
     settles: bool | Bool[Array, ""] = False,
 ) -> tuple[constrained_step.Move, Float[Array, " K"]]:
-    """CPO's problem in the span of H⁻¹v_j, and the amount of each of them in its solution."""
+    """The solution of CPO's problem in the span of H⁻¹v_j, and its coefficients a."""
     scale = jnp.sqrt(jnp.diagonal(length))
     scale = jnp.where(scale > 0.0, scale, 1.0)
     alike = length / (scale[:, None] * scale[None])
-    # Conjugate gradient stops before its end, so that parallel gradients may come out as more than parallel.
+    # Conjugate gradient is stopped early, so the computed cosine of parallel gradients may exceed 1.
     normal = jnp.where(jnp.eye(scale.shape[0], dtype=bool), alike + 1e-6, jnp.clip(alike, -_ALIKE, _ALIKE))
     directions = jnp.linalg.solve(normal, (effect / scale[None]).T).T / scale[None]
     gram = effect @ directions.T

@@ -1,16 +1,16 @@
-"""Care: how PDO goes on from an off-policy actor that APDO has taken.
+"""Care: how PDO continues from an off-policy actor that APDO has adopted.
 
-Such an actor is near the optimum, where L is flat and a small change of λ moves costs far. Steps of a policy that still
-has to learn lose it again: their multipliers are those of the epoch before, so that costs swing about their limits, and
-they are as long as a trust region allows, however little of their direction is more than noise. With care
+Such an actor is near the optimum, where L is flat and a small change of λ changes costs a lot. PDO's usual steps would
+lose the optimum again. They use the multipliers of the previous epoch, so costs oscillate about their limits. And they
+go to the edge of the trust region, even if their direction is mostly noise. With care
 
-    λ moves first, so that a policy's step answers to its own batch's costs   (`first` of PDO)
-    a step of TRPO is as much shorter as two halves of its batch disagree:    · d_1·g_2 / d·g
+    λ moves first, so that a policy step responds to the costs of its own batch   (`first` of PDO)
+    a step of TRPO is multiplied by the agreement of two halves of its batch:     d_1·g_2 / d·g
 
-with g a gradient and d = H⁻¹g, of one half of the environments or of all. Where g is the truth and noise, g_1 and g_2
-have the truth in common and nothing else, so that the ratio is the share of what a step promises that is true.
+Here g is a gradient and d = H⁻¹g; indices 1 and 2 are the halves of the environments, and without index it is all of
+them. g_1 and g_2 are the true gradient plus independent noise, so the ratio is the true share of the predicted gain.
 
-Before that nothing is different: with shorter steps a policy that still has to learn takes twice as long
+Before the adoption nothing changes: with shorter steps a policy that still has to learn takes twice as long
 (docs/transfer.md).
 """
 
@@ -23,29 +23,29 @@ from apdo.errors import InvalidInput
 from apdo.problem import Asked
 
 Careful = Bool[Array, ""] | None
-"""Whether an epoch is one of care; None: none ever is."""
+"""Whether this epoch's steps are careful; None if no epoch's ever are."""
 _NEEDED = {"companion": False, "adjust": "primal-dual", "values": "separate"}
-"""What care needs of other options: an actor of one jump, and multipliers that can move first."""
+"""The values of other options that care needs: one jump with an actor, and multipliers that can move first."""
 
 
 @runtime_checkable
 class Config(Protocol):
-    """What of APDO's settings it depends on."""
+    """The part of APDO's settings that care depends on."""
 
     @property
     def careful(self) -> bool:
-        """Whether PDO goes on with care."""
+        """Whether PDO's steps are careful after the adoption of an actor."""
         ...
 
 
 def suited(asked: Asked) -> dict[str, object]:
-    """Care where actions are choices, unless an option that was given speaks against it."""
+    """The default: care if actions are choices, unless a given option contradicts it."""
     meant = all(asked.given.get(name, needed) == needed for name, needed in _NEEDED.items())
     return {"careful": True} if asked.discrete_actions and meant and "first" not in asked.given else {}
 
 
 def start(config: Config) -> Careful:
-    """Before the first actor; InvalidInput where other options leave nothing to take care of."""
+    """The state before the first actor; InvalidInput if other options contradict care."""
     if not config.careful:
         return None
     for name, needed in _NEEDED.items():
@@ -55,7 +55,7 @@ def start(config: Config) -> Careful:
 
 
 def agreement(gradients: Float[Array, "H P"], directions: Float[Array, "H P"]) -> Float[Array, ""]:
-    """d_1·g_2 / d·g, within 0 and 1; 1 where a single environment is both halves."""
+    """d_1·g_2 / d·g, clipped to [0, 1]. It is 1 for a single environment, which is both halves."""
     confirmed = jnp.mean(jnp.sum(gradients * directions[::-1], axis=1))
     promised = jnp.vdot(jnp.mean(gradients, axis=0), jnp.mean(directions, axis=0))
     return jnp.clip(confirmed / jnp.where(promised > 0.0, promised, 1.0), 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Whether a user's module or class is an algorithm: the contract, tried without computing anything."""
+"""Checks whether a user's module or class is an algorithm. They test the contract without computing anything."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from apdo.errors import InvalidInput
 from apdo.problem import Problem
 
 Candidate: TypeAlias = Any
-"""What claims to be an algorithm."""
+"""An object that may be an algorithm."""
 PARTS = {
     "init": ("config", "problem", "key"),
     "memory": ("config", "problem"),
@@ -24,9 +24,9 @@ PARTS = {
     "step": ("config", "problem", "state", "batch", "key"),
     "learned_policy": ("state",),
 }
-"""The functions of an algorithm and what each is called with, in that order."""
+"""The functions of an algorithm and their arguments, in order."""
 MEASURED = ("return", "discounted_return", "return_error", "cost", "cost_error")
-"""What the metrics of an algorithm must hold, so that its best policy is known; `on_policy.measure` gives them."""
+"""The metrics that an algorithm must return so that its best policy can be found; `on_policy.measure` gives them."""
 
 
 def check(name: str, algorithm: Candidate) -> None:
@@ -61,7 +61,7 @@ def try_out(
     steps: int,
     environments: int,
 ) -> None:
-    """Raise InvalidInput where the functions do not fit each other or the problem; shapes only, nothing is computed."""
+    """Raise InvalidInput if the functions do not fit each other or the problem. Only shapes are traced."""
     key = jax.eval_shape(lambda: random.key(0))
     state = _shapes(name, "init", lambda k: algorithm.init(config, problem, k), key)
     memory = _shapes(name, "memory", lambda: algorithm.memory(config, problem))
@@ -100,7 +100,7 @@ def _step_faults(algorithm: Candidate, stepped: PyTree, state: PyTree) -> list[s
 
 
 def _shapes(name: str, part: str, function: Callable[..., PyTree], *given: PyTree) -> PyTree:
-    """What a function would return, or the sentence that says why not."""
+    """The shapes of a function's result; InvalidInput with the reason if it raises an error."""
     try:
         return jax.eval_shape(function, *given)
     except InvalidInput:

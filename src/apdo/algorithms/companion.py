@@ -1,21 +1,21 @@
 """A companion of PDO: an off-policy learner that learns in every epoch, and whose actor is tried again and again.
 
-    every epoch     the learner takes as many iterations as the batch has samples, times `updates`, on all data so far
-    now and then    its actor plays the epoch, on `trial`; if that shows it to be better, it becomes the policy
-    else            PDO's own step, from whichever policy that is
+    every epoch     the learner makes `updates` iterations per sample of the batch, on all data so far
+    some epochs     the actor plays the epoch, on `trial`; if the epoch shows that it is better, it becomes the policy
+    other epochs    PDO makes its own step, from the current policy
 
-While actors are taken, the next is tried at once, so that the learner sees what its own actors do. After one that is
-refused PDO has the next epoch; after two in a row, two; then four and eight. So whoever learns faster has the samples.
-After epoch K_adj no actor is tried any more: what is handed back is to be known from many batches that hardly differ,
-and PDO, whose costs are measured and not guessed, brings them to the limits.
+After an actor was adopted, the next is tried at once, so that the learner sees data of its own actors. After a refused
+actor PDO has the next epoch; after two in a row it has two, then four, then eight. So the faster learner gets the
+samples. After epoch K_adj no actor is tried. The policy in the end should be known from many batches of nearly the same
+policy, and PDO, which measures costs instead of predicting them, brings them to the limits.
 
-The first actor that is taken has to earn more beyond doubt. One that has only learned to do nothing keeps every limit,
-and a policy that it replaces explores no more. Later ones need only not be shown to be worse: else every other one
-would be refused for an epoch's noise.
+The first actor is adopted only if its return is significantly higher. An actor that has merely learned to do nothing
+keeps every limit, and after its adoption nothing would explore. Later actors must only not be significantly worse;
+otherwise the noise of an epoch would refuse every other one.
 
-Off-policy critics misjudge what an actor costs. What an actor's own epoch shows in excess of what they said, the next
-iterations add to what they say (`unseen`). The learner's multipliers swing; PDO goes on from their mean over the latest
-epochs.
+Off-policy critics misjudge an actor's cost. The difference between the cost of the actor's own epoch and the critics'
+prediction is added to their predictions in the next iterations (`unseen`). The learner's multipliers oscillate, so PDO
+uses their mean over the latest epochs.
 """
 
 import dataclasses
@@ -32,19 +32,19 @@ from apdo.problem import Asked, Problem
 LONGEST = 8
 """The most epochs of PDO between two trials."""
 _SHARE, _MOST_SAMPLES = 0.8, 1_000_000
-"""The share of a run's epochs, and the most samples, through which there is a companion."""
+"""The companion ends after this share of a run's epochs, or after this many samples if that is earlier."""
 _OF_ONE_ADJUSTMENT = ("k_adj", "adjust", "check", "explore", "again_every", "warm", "off_policy")
-"""Options by which one adjustment is asked for."""
+"""Options that configure a single adjustment. Giving one of them switches the default companion off."""
 _FIRST = 1
-"""Epochs before the first trial, besides the very first."""
+"""Epochs before the first trial, not counting the very first."""
 _CORRECTION = 0.5
-"""The share of one trial in what is known of the critics' error."""
+"""The weight of one trial in the running estimate of the critics' error."""
 _MEMORY = 0.2
-"""The share of one epoch in the mean of the multipliers."""
+"""The weight of one epoch in the running mean of the multipliers."""
 
 
 def options(epochs: int, batch: int, hidden: tuple[int, ...]) -> dict[str, object]:
-    """APDO's options with a companion, in a run of so many epochs with a policy of this shape."""
+    """APDO's options with a companion, for a run of this length and a policy with these hidden layers."""
     learner = {
         "critic_hidden": (128, 128),
         "critic_activation": "relu",
@@ -63,10 +63,10 @@ def options(epochs: int, batch: int, hidden: tuple[int, ...]) -> dict[str, objec
 
 
 def suited(asked: Asked, hidden: tuple[int, ...]) -> dict[str, object]:
-    """APDO's options that suit a task and a run, where no other are given, with a policy of this shape.
+    """APDO's default options for a task and a run, and a policy with these hidden layers.
 
-    Where actions are vectors, a companion: soft actor-critic learns from what its own actors do. Where they are
-    choices, one adjustment, and so nothing. Whoever sets an option of the one adjustment has it.
+    If actions are vectors, the default is a companion: soft actor-critic learns from the data of its own actors. If
+    actions are choices, or an option of a single adjustment is given, the default is a single adjustment.
     """
     one_is_meant = any(name.split(".")[0] in _OF_ONE_ADJUSTMENT for name in asked.given)
     if asked.discrete_actions or not asked.given.get("companion", not one_is_meant):
@@ -75,28 +75,31 @@ def suited(asked: Asked, hidden: tuple[int, ...]) -> dict[str, object]:
 
 
 class Companion(eqx.Module):
-    """The learner, and when its actor is tried next."""
+    """The learner, and the time of its actor's next trial."""
 
     members: contract.OwnState
     price: Float[Array, " M"]
     """The learner's multipliers, averaged over the latest epochs: λ^OFF."""
     unseen: Float[Array, " M"]
-    """What its critics miss of its actor's costs."""
+    """By how much its critics underestimate its actor's costs."""
     wait: Int[Array, ""]
     """Epochs of PDO until the next trial."""
     pause: Int[Array, ""]
-    """Epochs of PDO after the latest trial: 0 if its actor was taken."""
+    """Epochs of PDO after the latest trial: 0 if its actor was adopted."""
     epoch: Int[Array, ""]
-    """How many there have been."""
+    """The number of epochs so far."""
 
     @staticmethod
     def start(members: contract.OwnState, constraints: int) -> "Companion":
-        """Before the first epoch."""
+        """The state before the first epoch."""
         nothing, none = jnp.zeros(constraints), jnp.asarray(0)
         return Companion(members, nothing, nothing, wait=jnp.asarray(_FIRST), pause=none, epoch=none)
 
     def told(self, cost: Float[Array, " M"], tried: Bool[Array, ""], taken: Bool[Array, ""]) -> "Companion":
-        """After an epoch with this cost, played by an actor on trial, which was taken or not, or by PDO's policy."""
+        """The state after an epoch with this cost.
+
+        `tried`: an actor on trial played the epoch, rather than PDO's policy. `taken`: it was adopted.
+        """
         said = jnp.median(self.members.path.latest_cost, axis=0)
         unseen = self.unseen + jnp.where(tried, _CORRECTION * (cost - said - self.unseen), 0.0)
         longer = jnp.clip(2 * self.pause, 1, LONGEST)
@@ -113,7 +116,7 @@ class Companion(eqx.Module):
         statistics: Statistics | None,
         below: Float[Array, " M"],
     ) -> "Companion":
-        """After so many iterations more, towards costs that lie `below` the limits by so much."""
+        """The state after `iterations` further iterations, towards costs that are lower than the limits by `below`."""
         first = self.members.iteration[0] == 0
         members = dual_estimate.learn(
             config, problem, self.members, buffer, iterations, statistics, self.unseen + below, rates_fall=False
@@ -123,5 +126,5 @@ class Companion(eqx.Module):
         return dataclasses.replace(self, members=members, price=jnp.where(iterations > 0, price, self.price))
 
     def estimate(self) -> dual_estimate.Estimate:
-        """λ^OFF; how far a single learner may be off, nothing says."""
+        """λ^OFF. A single learner gives no estimate of its error, so the interval is infinite."""
         return dual_estimate.Estimate(self.price, jnp.zeros_like(self.price), jnp.full_like(self.price, jnp.inf))

@@ -1,4 +1,4 @@
-"""What every algorithm module offers, and what one with an off-policy adjustment offers besides.
+"""The contract of an algorithm module, and of one with an off-policy adjustment.
 
 There is no base class and no registry: a module with these names is an algorithm.
 """
@@ -12,7 +12,7 @@ from apdo.core.data import Transition
 from apdo.problem import Problem
 
 OwnConfig: TypeAlias = Any
-"""An algorithm's own `Config`: only its module knows what is in it."""
+"""An algorithm's own `Config`. Only its module knows the fields."""
 
 
 @runtime_checkable
@@ -29,7 +29,7 @@ class Algorithm(Protocol):
 
     @staticmethod
     def memory(config: OwnConfig, problem: Problem) -> PyTree:
-        """What acting remembers at the start of an episode."""
+        """The memory of `act` at the start of an episode."""
         ...
 
     @staticmethod
@@ -53,24 +53,26 @@ class Algorithm(Protocol):
 
 
 class Adjustment(NamedTuple):
-    """A long piece of work between two epochs, cut so that its caller can report and stop in between."""
+    """A long computation between two epochs, cut into pieces so that its caller can report and stop in between."""
 
     due: Callable[[OwnConfig, int], bool]
-    """(config, epoch) ↦ whether it follows that epoch."""
+    """(config, epoch) ↦ whether an adjustment follows that epoch."""
     open: Callable[[OwnConfig, PyTree], Bool[Array, ""]]
-    """(config, state) ↦ whether the state still waits for one; when none does, none is made."""
+    """(config, state) ↦ whether the state still needs an adjustment. If no seed's state does, it is skipped."""
     iterations: Callable[[OwnConfig], int]
-    """config ↦ how many iterations it takes in all."""
+    """config ↦ the number of its iterations."""
     begin: Callable[..., PyTree]
-    """(config, problem, state, key) ↦ its learner."""
+    """(config, problem, state, key) ↦ a new learner."""
     work: Callable[..., PyTree]
-    """(config, problem, state, learner, iterations) ↦ the learner after so many iterations more."""
+    """(config, problem, state, learner, iterations) ↦ the learner after this number of further iterations."""
     finish: Callable[..., tuple[PyTree, PyTree]]
-    """(config, problem, state, learner, whether the data support the estimate) ↦ the adjusted state, or the same one,
-    and the estimate that it was adjusted to (`multiplier`, `low`, `high`), or NaN."""
+    """(config, problem, state, learner, whether the data support the estimate) ↦ the state and the estimate.
+
+    If the adjustment is made, these are the adjusted state and the estimate it was adjusted to (`multiplier`, `low`,
+    `high`). Otherwise the state does not change, and the estimate is NaN."""
     checked: Callable[[OwnConfig], Any]
-    """config ↦ the estimate's settings, if it is to be checked against the data; None if it is believed as it is."""
+    """config ↦ the estimate's settings, if the estimate is to be checked against the data; None if it is not."""
     shown: Callable[[PyTree], Array]
-    """learner ↦ its multipliers so far, [..., M], to be shown while it works."""
+    """learner ↦ its multipliers so far, [..., M], for display while it works."""
     timeless: Callable[[OwnConfig], OwnConfig] = lambda config: config
-    """config ↦ one that does not say when: the same for those whose learners can work side by side."""
+    """config ↦ the config without the time of the adjustment. Runs for which it is equal adjust side by side."""

@@ -1,17 +1,17 @@
-"""Constrained policy optimisation, CPO (Achiam et al. 2017): the multipliers solved for anew in every step.
+"""Constrained policy optimisation, CPO (Achiam et al. 2017): every step solves for its multipliers.
 
-With g the gradient of R, b_i those of C_i, H the Fisher matrix, c_i = C_i(π_k) - d_i, δ the radius:
+g is the gradient of R, b_i those of C_i, H the Fisher matrix, c_i = C_i(π_k) - d_i, and δ the radius:
 
     θ_{k+1} = θ_k + x,   x = argmax gᵀx   subject to   c_i + b_iᵀx ≤ 0 for every i,   xᵀHx/2 ≤ δ
 
-That is the linearised return, within the linearised constraints and a KL trust region (`core.constrained_step`). Where
-no such step exists, x recovers by reducing cost alone. A line search then checks the sampled surrogates. Where the
-safety dial is not in the middle (`core.dial`), the step's constraint is d_k for d.
+x maximises the linearised return within the linearised constraints and a KL trust region (`core.constrained_step`). If
+no step satisfies these, x is a recovery step, which only reduces cost. A line search then checks the sampled
+surrogates. The step uses the enforced limit d_k of `core.dial` instead of d.
 
-Gradients are of the sums of one episode (`around`), so that ν, the price of a limit, is in reward per cost. They are
-noisy: a step is believed as far as the two halves of its batch agree on it, and gradients are averaged over epochs
-(`believed_step`; both are ours, and off in `--preset paper`). With `anneal` steps shrink, so that a policy which mixes
-choices settles (`cpo_step`; ours too, and off).
+Gradients are of the sums of one episode (`around`), so the multiplier ν of a limit is in reward per cost. They are
+noisy. The predicted effect of a step is believed only as far as two halves of the batch agree on it, and gradients are
+averaged over epochs (`believed_step`; both are ours, and off in `--preset paper`). With `anneal` steps shrink, so that
+a policy which has to mix choices settles (`cpo_step`; also ours, and off by default).
 """
 
 import dataclasses
@@ -48,12 +48,12 @@ class Config(dial.Config):
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation, reward", PAPER, within=(0.0, 1.0))
     cost_trace: float = option(0.95, "λ of generalised advantage estimation, costs", OURS, within=(0.0, 1.0))
-    doubt: bool = option(True, "whether a step is believed only as far as the batch's two halves agree on it", OURS)
-    history: float = option(
-        0.9, "the most that the gradients of the epochs before count; 0: nothing", OURS, within=(0.0, 1.0)
+    doubt: bool = option(
+        True, "whether a step's predicted effect is believed only as far as two halves of the batch agree on it", OURS
     )
+    history: float = option(0.9, "largest weight of earlier epochs' gradients; 0: none", OURS, within=(0.0, 1.0))
     anneal: float = option(
-        0.0, f"{annealing.SHORTER} on the whole step; 0: they stay as they are", OURS, within=(0.0, inf)
+        0.0, f"{annealing.SHORTER} on the whole step; 0: their length is constant", OURS, within=(0.0, inf)
     )
 
 
@@ -65,19 +65,19 @@ class State(eqx.Module):
     dial: dial.Dial | None
     statistics: Statistics | None
     gradients: Float[Array, "H K P"]
-    """Of the sums of one episode, by half of the episodes, averaged over the epochs."""
+    """Gradients of the sums of one episode, for each half of the episodes, averaged over the epochs."""
     predicted: Float[Array, " M"]
-    """C(π_k), as the step to π_k predicted it."""
+    """The C(π_k) that the step to π_k predicted."""
     epoch: Int[Array, ""]
 
 
 def suited(asked: Asked) -> dict[str, object]:
-    """Options that suit episodes of so many steps and a run of so many epochs, where no other are given."""
+    """Default options for the length of episodes and the number of epochs."""
     return {"search.radius": trust_region.radius_for(asked.horizon, asked.epochs)}
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions."""
+    """A new policy and new value functions."""
     policy_key, critic_key = jax.random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     signals = 1 + problem.constraints
@@ -95,7 +95,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: advantages, the constrained step, value fit."""
+    """One epoch: advantages, the constrained step, and the fit of the value functions."""
     statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     estimates = on_policy.estimate(problem, critic, seen, config.trace, config.cost_trace)
     measured = on_policy.measure(problem, batch)

@@ -1,9 +1,9 @@
-"""CPO's step: planned from the gradients, searched along, and shorter with the epochs where that is asked for.
+"""CPO's step: it is planned from the gradients, followed by a line search, and shrinks with the epochs if asked for.
 
-Along the constraints CPO goes to the edge of its trust region however small the gradient there is. At an optimum that
-mixes choices all of it is then noise, and costs wander with it. So where steps shrink (`anneal`) that part shrinks with
-the gradient besides, as a share of the whole one's length, so that it follows the batch in proportion; and of a
-measured excess a step takes back the share that it is of a whole one. Both are then averages over batches.
+Along the active constraints CPO always goes to the edge of its trust region, even if the gradient there is small. At an
+optimum that mixes choices this gradient is only noise, and costs wander with it. If steps shrink (`anneal`), this part
+of the step therefore also shrinks in proportion to that gradient, relative to the length of the whole gradient. A
+shortened step also removes only the same share of a measured excess. Both effects then average the noise over batches.
 """
 
 import jax.numpy as jnp
@@ -25,17 +25,17 @@ def improve(
 ) -> tuple[policies.Policy, Float[Array, " M"], dict[str, Array]]:
     """The constrained step from gradients of the sums (return, then costs), H⁻¹ times them, and c = C(π) - d.
 
-    Or so much of it as `length` says, of CPO's own or of one that settles. Returns the policy, what the step is
-    believed to change in each cost, and metrics.
+    The step is shortened to the share `length`; for `settles` see `constrained_step.Move.shortened`. The result is the
+    policy, the predicted change of each cost, and metrics.
     """
     plan = believed_step.solve(gradients, solved, excess, config.radius, length, settles)
 
     def acceptable(candidate: policies.Policy) -> Bool[Array, ""]:
         gain = around.gains(candidate)
         within = around.surrogate.kl(candidate) <= length**2 * config.radius
-        # A cost may use up its slack; one that is over its limit may not grow.
+        # A cost below its limit may rise up to it; a cost above its limit must not rise.
         safe = jnp.all(gain[1:] <= jnp.maximum(-excess, 0.0))
-        # From outside the limits the way back may cost return; only from inside must a step gain some.
+        # While any limit is exceeded, the step may lose return. Otherwise it has to gain some.
         return within & safe & (jnp.any(excess > 0.0) | (gain[0] > 0.0))
 
     new, found = around.search(config, plan.step, acceptable)

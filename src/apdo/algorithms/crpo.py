@@ -1,23 +1,23 @@
-"""Constraint-rectified policy optimisation, CRPO (Xu, Liang and Lan 2021): one thing at a time.
+"""Constraint-rectified policy optimisation, CRPO (Xu, Liang and Lan 2021): a step for the return or for one limit.
 
     if C_i(π_k) ≤ d_i + η for every i:   a step that raises R
-    else                                 a step that lowers C_i of a limit that is broken
+    else                                 a step that lowers C_i of a limit that is exceeded
 
-with no multipliers at all (their algorithm 1). With natural-gradient steps in the tabular case the policies that took a
-step of the first kind are, on average over them, within O(1/√K) of R* and of the limits after K epochs (their
-theorem 1). That is a promise for the average, or for one drawn at random among them: the newest policy goes on moving
-around the limit, by about one step.
+There are no multipliers (their algorithm 1). For natural-gradient steps in the tabular case, the policies that took a
+step of the first kind are on average within O(1/√K) of R* and of the limits after K epochs (their theorem 1). This
+bound holds for their average, or for one drawn at random among them. The newest policy keeps moving around the limit,
+by about one step.
 
-Any number of constraints: of the broken limits the worst is taken, by the excess as a share of limit or cost. The
-paper takes any of them.
+Any number of constraints: the step lowers the cost with the largest excess, as a share of the limit or of the cost. The
+paper takes any limit that is exceeded.
 
 Deviations:
-1. η is a share of the limit or of the cost, whichever is larger, so that it has no unit.
-2. C(π_k) is the batch's own mean; the paper estimates it by TD from the critic.
-3. Nothing is averaged over epochs; the run keeps the best policy that it knows to keep the limits (`best`), which is
-   one of those that the theorem speaks of.
-4. The step is the natural gradient, with the paper's fixed rate or, without one, to the edge of a trust region; any
-   `--primal` does.
+1. η is a share of the limit or of the cost, whichever is larger, so it has no unit.
+2. C(π_k) is the mean of the batch; the paper estimates it with a critic that is learned by TD.
+3. Policies are not averaged over epochs. The run stores the best policy that is known to keep the limits (`best`),
+   which is one of those in the theorem.
+4. The step is a natural gradient, with the paper's fixed rate or, without a rate, to the edge of a trust region. Every
+   `--primal` is possible.
 """
 
 import dataclasses
@@ -40,10 +40,10 @@ start_from = on_policy.start_from
 
 
 class State(epoch.State):
-    """The same with the number of the epoch."""
+    """The state of `epoch`, and the number of the epoch."""
 
     epoch: Int[Array, ""] | None
-    """k; None where steps keep their length."""
+    """k; None if steps do not shrink."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,20 +51,22 @@ class Config(epoch.Config):
     """Settings of CRPO."""
 
     primal: primal_steps.Config = option(
-        primal_steps.Trpo(), "the step, for the return and for a cost alike", OURS, choices=primal_steps.CHOICES
+        primal_steps.Trpo(), "the step, both for the return and for a cost", OURS, choices=primal_steps.CHOICES
     )
-    tolerance: float = option(0.0, "η, by which a limit may be exceeded, as a share", OURS, within=(0.0, inf))
+    tolerance: float = option(
+        0.0, "η, the excess that is tolerated, as a share of the limit or of the cost", OURS, within=(0.0, inf)
+    )
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions."""
+    """A new policy and new value functions."""
     return State(**vars(epoch.start(config, problem, key, config.primal)), epoch=primal_steps.counter(config.primal))
 
 
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: a step for the return, or against the worst cost."""
+    """One epoch: a step for the return, or against the cost with the largest excess."""
     primal_key, critic_key = random.split(key)
     view = epoch.look(config, problem, state, batch)
     worst, broken = choose(view.excess, view.size, config.tolerance)
@@ -82,7 +84,7 @@ def step(
 def choose(
     excess: Float[Array, " M"], size: Float[Array, " M"], tolerance: float
 ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """The limit that is broken worst, as a share of its size, and whether it is broken by more than is tolerated."""
+    """The index of the largest excess, as a share of `size`, and whether it is more than is tolerated."""
     share = jnp.where(size > 0.0, excess / jnp.where(size > 0.0, size, 1.0), -inf)
     worst = jnp.argmax(share)
     return worst, share[worst] > tolerance

@@ -1,25 +1,25 @@
 """Constrained update projection, CUP (Yang et al. 2022): improve the return, then project back towards the limits.
 
-    multipliers   ν_i ← [ν_i + η (C_i(π_k) - d_i)]⁺, and what the rule adds
-    improvement   π_{k+1/2}  from a step on A_R alone, with no regard to the limits
+    multipliers   ν_i ← [ν_i + η (C_i(π_k) - d_i)]⁺, plus the rule's other terms
+    improvement   π_{k+1/2}  from a step on A_R alone, which ignores the limits
     projection    π_{k+1} = argmin_π  E_s [ KL(π ‖ π_{k+1/2}) + Σ_i ν_i E_{a~π_k} π(a|s)/π_k(a|s) A_Ci(s, a) ]
 
-Both steps are gradient steps on minibatches of the same batch. On one state the
-projection has the solution π_{k+1} ∝ π_{k+1/2} exp(-Σ ν_i A_Ci), where π_k has chosen all actions equally often.
+Both steps are gradient steps on minibatches of the same batch. In a single state, if π_k chose all actions equally
+often, the projection has the solution π_{k+1} ∝ π_{k+1/2} exp(-Σ ν_i A_Ci).
 
-Any number of constraints: each has its ν_i; the paper states one.
+Any number of constraints: each has its ν_i. The paper has one.
 
 Deviations:
-1. The projection's KL has no unit, so ν_i A_Ci must not have one: it is counted in σ(A_R), in which the improvement
-   counts its own advantage. The paper's factor (1 - γ λ)/(1 - γ) on the cost is part of that unit.
+1. The projection's KL has no unit, so ν_i A_Ci must have none either. It is divided by σ(A_R), like the improvement's
+   advantage. The paper's factor (1 - γ λ)/(1 - γ) on the cost is part of that unit.
 2. The improvement is PPO's clipped step, as in their code; the text has a KL penalty there.
-3. ν moves by pure numbers (`core.dual`), and starts at 0. It moves before the improvement, as in OmniSafe's code; in
-   algorithm 1 it moves after the projection, which then answers a batch too late.
-4. ν is steered by PID. Ascent alone, the paper's (`--rule ascent`), has nothing that damps the swing of ν and policy.
-5. With `primal.anneal` both steps become shorter: the clipping, and with it ν A_C by the same factor.
-6. The divergence to π_{k+1/2} is taken at the states that π_k has visited; there are no others.
-7. The projection ends like every other pass, once it is as far from π_{k+1/2} as an improvement may go
-   (`projection.most_kl`). A loss that promises more the farther one goes has no other end on a noisy batch.
+3. The gains of ν are pure numbers (`core.dual`), and ν starts at 0. It is updated before the improvement, as in
+   OmniSafe's code. In algorithm 1 it is updated after the projection, which then responds one batch too late.
+4. ν is controlled by PID. The paper's ascent (`--rule ascent`) does not damp the oscillation of ν and policy.
+5. With `primal.anneal` both steps become shorter: the clip shrinks, and ν A_C by the same factor.
+6. The divergence from π_{k+1/2} is averaged over the states that π_k has visited; there are no others.
+7. The passes of the projection end once the policy is as far from π_{k+1/2} as an improvement may go
+   (`projection.most_kl`). On a noisy batch the loss has no other bound, because it falls with the distance.
 """
 
 import dataclasses
@@ -50,12 +50,12 @@ class Config(epoch.PricedConfig):
 
     primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the improvement and its gradient steps", OURS)
     projection: primal_steps.Passes = option(
-        primal_steps.Passes(), "the projection's gradient steps; their distance is that from π_{k+1/2}", OURS
+        primal_steps.Passes(), "the projection's gradient steps; distances are measured from π_{k+1/2}", OURS
     )
 
 
 class Halfway(eqx.Module):
-    """The samples with what the projection needs of each."""
+    """The samples, with the quantities that the projection needs for each."""
 
     surrogate: primal_steps.Surrogate
     half: eqx.Module
@@ -65,14 +65,14 @@ class Halfway(eqx.Module):
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions; ν = 0."""
+    """A new policy, new value functions, and ν = 0."""
     return epoch.start_priced(config, problem, key, config.primal)
 
 
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: ν from C(π_k), improvement, projection."""
+    """One epoch: update of ν by C(π_k), improvement, projection."""
     improve_key, project_key, critic_key = random.split(key, 3)
     view = epoch.look(config, problem, state, batch)
     state = epoch.ascend(config, state, view)
@@ -84,7 +84,7 @@ def step(
         half=jax.vmap(half)(samples.observation),
         cost=here.cost @ (primal_steps.step_length(config.primal, state.optimiser) * epoch.pull(state, view)),
     )
-    # The projection's own moments start afresh: what the improvement has gathered points the other way.
+    # Adam's moments start at zero for the projection: those of the improvement point in the opposite direction.
     fresh = primal_steps.init(config.projection, half, pace_of=optimiser)
     back = eqx.tree_at(lambda surrogate: surrogate.old, data.surrogate, data.half)
     policy, _ = primal_steps.descend(config.projection, loss, data, back, half, fresh, project_key)

@@ -1,13 +1,14 @@
-"""What the epochs of constrained on-policy algorithms begin and end with; what lies between is the algorithm.
+"""The beginning and end of an epoch, shared by constrained on-policy algorithms. Each algorithm has its own step.
 
-`look` turns a batch into what a step may use: the policy and value functions over the newest normalisation, advantages
-of the reward and of every cost, C(π_k) and the limit d_k that is enforced. `finish` fits the value functions and puts
-the next state together.
+`look` computes from a batch what a step may use: the policy and value functions with the newest normalisation,
+advantages of the reward and of every cost, C(π_k) and the enforced limit d_k. `finish` fits the value functions and
+builds the next state.
 
-**Units.** Losses add up rewards and costs, so both are counted in units of their own advantages (`View.standard`). With
-L = Σ_t w_t, the steps that the sums of one episode amount to, C_i may still grow by (d_i - C_i) / (L σ(A_Ci)) in the
-mean of w · (ratio - 1) · A_Ci / σ(A_Ci): `View.excess` is that number with the other sign. A penalty factor κ on it is
-κ σ(A_R) / σ(A_Ci) in return per cost, which is how `core.dual` counts multipliers too.
+**Units.** Losses add rewards and costs, so both are in units of the standard deviation of their own advantages
+(`View.standard`). Let L = Σ_t w_t, the effective number of steps in the sums of one episode. A step may raise the mean
+of w · (ratio - 1) · A_Ci / σ(A_Ci) by (d_i - C_i) / (L σ(A_Ci)) before C_i reaches its limit. `View.excess` is this
+number with the opposite sign. A penalty factor κ on it amounts to κ σ(A_R) / σ(A_Ci) in return per cost, the unit of
+multipliers in `core.dual`.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ S = TypeVar("S", bound="State")
 
 @dataclasses.dataclass(frozen=True)
 class Config(dial.Config):
-    """Settings of the networks and their advantages."""
+    """Settings of the networks and of the advantages."""
 
     policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
@@ -56,7 +57,7 @@ class State(eqx.Module):
 def start(
     config: Config, problem: Problem, key: PRNGKeyArray, primal: primal_steps.Config | primal_steps.Passes
 ) -> State:
-    """A fresh policy with the optimiser of its step, and value functions."""
+    """A new policy with its optimiser, and new value functions."""
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     return State(
@@ -69,21 +70,21 @@ def start(
 
 
 class Signals(eqx.Module):
-    """The samples, the reward's advantage among them, with the costs' advantages; all in units of their deviations."""
+    """The samples with the reward's advantage, and the costs' advantages, in units of their standard deviations."""
 
     surrogate: primal_steps.Surrogate
     cost: Float[Array, "B M"]
 
 
 class View(eqx.Module):
-    """What a batch says, before anything is learned from it."""
+    """The quantities that a step may use, from a batch that nothing has been learned from yet."""
 
     policy: policies.Policy
     critic: critics.Critic
     statistics: Statistics | None
     dial: dial.Dial | None
     batch: Transition
-    """As the networks see it."""
+    """The batch with normalised observations, as the networks see it."""
     estimates: critics.Estimates
     measured: dict[str, Array]
     limit: Float[Array, " M"]
@@ -91,23 +92,23 @@ class View(eqx.Module):
     standard: Float[Array, "T N K"]
     """Each signal's advantages, with mean 0 and deviation 1."""
     excess: Float[Array, " M"]
-    """(C_i - d_i) / (L σ(A_Ci)); 0 for a cost whose advantages do not vary, which no step can change."""
+    """(C_i - d_i) / (L σ(A_Ci)). It is 0 for a cost whose advantages do not vary, which no step can change."""
     size: Float[Array, " M"]
-    """max(|d_i|, |C_i|) in the same unit."""
+    """max(|d_i|, |C_i|) / (L σ(A_Ci))."""
 
     def samples(self, problem: Problem, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
-        """The batch as unordered samples, with an advantage of one's own making."""
+        """The batch as unordered samples, with the given advantage."""
         return on_policy.samples(problem, self.batch, advantage)
 
     def signals(self, problem: Problem) -> Signals:
-        """The same with the reward's advantage, and the costs' besides."""
+        """The batch as unordered samples, with the advantages of the reward and of the costs."""
         samples = self.samples(problem, self.standard[..., 0])
         costs = self.standard[..., 1:].reshape(-1, self.standard.shape[-1] - 1)
         return Signals(surrogate=primal_steps.Surrogate.around(self.policy, samples), cost=costs)
 
 
 def look(config: Config, problem: Problem, state: State, batch: Transition) -> View:
-    """What the batch of π_k says."""
+    """The quantities that a step may use, from the batch of π_k."""
     statistics, seen = on_policy.observe(state.statistics, batch)
     critic = on_policy.rebase(state.critic, state.statistics, statistics)
     estimates = on_policy.estimate(problem, critic, seen, config.trace, config.cost_trace)
@@ -151,28 +152,30 @@ def finish(
 
 @dataclasses.dataclass(frozen=True)
 class PricedConfig(Config):
-    """Settings of an algorithm whose costs have multipliers."""
+    """Settings of an algorithm that has a multiplier for each cost."""
 
-    rule: dual.Config = option(dual.Pid(), "what moves the multipliers, in pure numbers", OURS, choices=dual.CHOICES)
+    rule: dual.Config = option(
+        dual.Pid(), "update rule of the multipliers, with gains that are pure numbers", OURS, choices=dual.CHOICES
+    )
     dual_step: float = option(0.05, "step of the dual ascent", OURS, within=(0.0, inf))
 
 
 class PricedState(State):
-    """The same with multipliers, and the units that they move in."""
+    """A state with multipliers and their units."""
 
     multiplier: dual.Multiplier
     units: dual.Relative
 
 
 def start_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray, primal: primal_steps.Passes) -> PricedState:
-    """The same as `start`, with multipliers of 0."""
+    """The result of `start`, with multipliers of 0."""
     m = problem.constraints
     multiplier, units = dual.start(config.rule, jnp.zeros(m)), dual.Relative.start(m)
     return PricedState(**vars(start(config, problem, key, primal)), multiplier=multiplier, units=units)
 
 
 def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
-    """ν after C(π_k), by the rule, in units without a unit (`core.dual`)."""
+    """The state after the rule's update of ν by C(π_k), with gains that are pure numbers (`core.dual`)."""
     cost = view.measured["cost"]
     spread = view.measured["cost_deviation"], view.measured["cost_error"]
     units = state.units.observe(view.estimates.advantage, cost, spread)
@@ -181,6 +184,6 @@ def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
 
 
 def pull(state: PricedState, view: View) -> Float[Array, " M"]:
-    """ν_i σ(A_Ci) / σ(A_R): how hard each cost pulls at the policy, the reward's pull being 1."""
+    """ν_i σ(A_Ci) / σ(A_R): the influence of each cost on the policy, relative to the reward's."""
     deviation = jnp.std(view.estimates.advantage, axis=(0, 1))
     return state.multiplier.value * deviation[1:] / jnp.where(deviation[0] > 0.0, deviation[0], 1.0)

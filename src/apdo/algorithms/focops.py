@@ -1,14 +1,14 @@
 """First-order constrained optimisation in policy space, FOCOPS (Zhang, Vuong and Ross 2020).
 
-Among all policies, parametrised or not, the best one near π_k that keeps the limits,
+Consider all policies, parametrised or not. The best one near π_k that keeps the limits solves
 
-    maximise E_{s~π_k, a~π} A_R(s, a)   subject to   C_i(π_k) + L E A_Ci(s, a) ≤ d_i,   E KL(π ‖ π_k) ≤ δ,
+    maximise E_{s~π_k, a~π} A_R(s, a)   subject to   C_i(π_k) + L E A_Ci(s, a) ≤ d_i,   E KL(π ‖ π_k) ≤ δ.
 
-is known in closed form (their theorem 1), with λ the multiplier of the KL bound and ν_i those of the limits:
+It has a closed form (their theorem 1), where λ is the multiplier of the KL bound and ν_i are those of the limits:
 
     π*(a|s) = π_k(a|s) exp((A_R(s, a) - Σ_i ν_i A_Ci(s, a)) / λ) / Z(s)
 
-Each epoch first moves ν by C(π_k) - d, then brings the network near π* by gradient steps on
+Each epoch first updates ν by C(π_k) - d, then brings the network close to π* by gradient steps on
 
     E_s KL(π_θ ‖ π*) = E_s [ KL(π_θ ‖ π_k) - E_{a~π_k} π_θ(a|s)/π_k(a|s) (A_R - Σ_i ν_i A_Ci) / λ ] + const
 
@@ -17,15 +17,16 @@ over the states with KL(π_θ ‖ π_k) ≤ δ. λ is a setting, as in their exp
 Any number of constraints: each has its ν_i.
 
 Deviations:
-1. A_R - Σ ν_i A_Ci is standardised, so that λ is a pure number. Their code standardises A_R and A_C apart, which makes
-   ν a price in units of σ(A_R)/σ(A_C); ours moves in that unit (`core.dual`), and is reported in return per cost.
-2. ν is steered by PID. Ascent alone, theirs (`--rule ascent`), has nothing that damps the swing of ν and policy. ν is
-   at most 20 in that unit, theirs 2: a limit may be worth more. The step is 0.05, theirs 0.01 per epoch of 2,048
+1. A_R - Σ ν_i A_Ci is standardised, so that λ is a pure number. Their code standardises A_R and A_C separately, so its
+   ν is in units of σ(A_R)/σ(A_C). Our ν moves in that unit (`core.dual`), and is reported in return per cost.
+2. ν is controlled by PID. Their ascent (`--rule ascent`) does not damp the oscillation of ν and policy. ν is at most 20
+   in that unit instead of 2, because a limit may need more. The step is 0.05; theirs is 0.01 per epoch of 2,048
    samples.
-3. Sums, weights of steps and limits are `objective`'s; their code constrains a running mean of undiscounted costs.
-4. With `primal.anneal` steps become shorter: the rate falls, as in their code, where it does so linearly, and λ rises.
-5. Passes over the batch end when the mean KL(π_k ‖ π_θ) exceeds δ; their code looks at KL(π_θ ‖ π_k). A step beyond 2 δ
-   is shortened, and so is the rate after it.
+3. Sums, weights of steps and limits are those of `objective`. Their code constrains a running mean of undiscounted
+   costs.
+4. With `primal.anneal` steps become shorter: the rate falls, and λ rises. In their code the rate falls linearly.
+5. Passes over the batch end when the mean KL(π_k ‖ π_θ) exceeds δ; their code uses KL(π_θ ‖ π_k). A step beyond 2 δ is
+   shortened, and the rate of later steps is reduced too.
 """
 
 import dataclasses
@@ -57,20 +58,20 @@ class Config(epoch.PricedConfig):
     """Settings of FOCOPS."""
 
     primal: primal_steps.Passes = option(
-        primal_steps.Passes(most_kl=0.02), "the gradient steps; they end at most_kl, which is δ", AUTHORS
+        primal_steps.Passes(most_kl=0.02), "the gradient steps; most_kl, where they end, is δ", AUTHORS
     )
-    temperature: float = option(1.5, "λ: how flat the target π* is", AUTHORS, above=0.0)
+    temperature: float = option(1.5, "λ: the larger, the closer the target π* is to π_k", AUTHORS, above=0.0)
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions; ν = 0."""
+    """A new policy, new value functions, and ν = 0."""
     return epoch.start_priced(config, problem, key, config.primal)
 
 
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: ν from C(π_k), then the policy towards π*."""
+    """One epoch: update of ν by C(π_k), then gradient steps of the policy towards π*."""
     primal_key, critic_key = random.split(key)
     view = epoch.look(config, problem, state, batch)
     state = epoch.ascend(config, state, view)
@@ -93,7 +94,7 @@ def step(
 def loss(
     policy: policies.Policy, near: primal_steps.Surrogate, temperature: float | Float[Array, ""], radius: float
 ) -> Float[Array, ""]:
-    """E_s KL(π_θ ‖ π*) up to a constant, over the states within the radius; 0: over all of them."""
+    """E_s KL(π_θ ‖ π*) up to a constant, over the states within the radius; over all states if the radius is 0."""
     new = jax.vmap(policy)(near.samples.observation)
     divergence = jax.vmap(lambda now, old: now.kl(old))(new, near.old)
     each = divergence - near.ratio(policy) * near.samples.advantage / temperature

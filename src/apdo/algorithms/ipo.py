@@ -2,19 +2,19 @@
 
     maximise over θ   L_R(θ) + Σ_i log(d_i - C_i(θ)) / t,      C_i(θ) = C_i(π_k) + L E (ρ - 1) A_Ci
 
-with L_R PPO's clipped surrogate and ρ = π_θ(a|s) / π_k(a|s), by gradient steps on minibatches. The barrier's gradient
-is -∇C_i / (t (d_i - C_i)): a multiplier of 1 / (t (d_i - C_i)), which grows as the limit comes near. At the optimum of
-the sum the return is short of R* by at most m/t, as for every logarithmic barrier: the larger t, the nearer to the
-limit, and the steeper.
+L_R is PPO's clipped surrogate and ρ = π_θ(a|s) / π_k(a|s). The maximisation is by gradient steps on minibatches. The
+barrier's gradient is -∇C_i / (t (d_i - C_i)): it acts as a multiplier of 1 / (t (d_i - C_i)), which grows as the cost
+approaches its limit. As for every logarithmic barrier, the return at the optimum of the sum is at most m/t below R*. A
+larger t gives an optimum nearer to the limit, and a steeper barrier.
 
 Any number of constraints, as in the paper.
 
 Deviations:
-1. **Units.** d_i - C_i is counted as a share x of max(|d_i|, |C_i|), and t in pure numbers: the multiplier is
-   σ(A_R) / (σ(A_Ci) t x). The paper's 1/t has the return's unit.
-2. **Outside the limits** a logarithm has no value, and the paper asks for a first policy that keeps them. Here the
-   barrier goes on as a straight line from x = 1/(20 t) on, where the multiplier is 20 in that unit, so that any policy
-   may come first. (OmniSafe's version puts a constant penalty there.)
+1. **Units.** d_i - C_i is expressed as a share x of max(|d_i|, |C_i|), and t is a pure number: the multiplier is
+   σ(A_R) / (σ(A_Ci) t x). The paper's 1/t has the unit of the return.
+2. **Beyond the limits** the logarithm is undefined, and the paper requires a first policy that keeps them. Here the
+   barrier continues as a straight line below x = 1/(20 t), where the multiplier is 20 in units of σ(A_R) / σ(A_Ci). So
+   any first policy is allowed. (OmniSafe's version has a constant penalty there.)
 3. The margin of `dial` is part of d_i.
 """
 
@@ -43,19 +43,19 @@ class Config(epoch.Config):
     """Settings of IPO."""
 
     primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the clipped gradient steps", OURS)
-    sharpness: float = option(20.0, "t: how near to the limit the barrier begins to count", OURS, above=0.0)
-    most: float = option(20.0, "where the barrier's multiplier ends, in units of σ(A_R)/σ(A_C)", OURS, above=0.0)
+    sharpness: float = option(20.0, "t: a larger t gives a steeper barrier, nearer to the limit", OURS, above=0.0)
+    most: float = option(20.0, "largest multiplier of the barrier, in units of σ(A_R)/σ(A_C)", OURS, above=0.0)
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions."""
+    """A new policy and new value functions."""
     return epoch.start(config, problem, key, config.primal)
 
 
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: advantages, gradient steps on return and barrier, value fit."""
+    """One epoch: advantages, gradient steps on return and barrier, and the fit of the value functions."""
     primal_key, critic_key = random.split(key)
     view = epoch.look(config, problem, state, batch)
     data = view.signals(problem)
@@ -88,11 +88,11 @@ def loss(
 
 
 def least(config: Config) -> float:
-    """The slack, as a share of the limit, at which the barrier's multiplier has reached its end."""
+    """The slack, as a share of the limit, at which the barrier's multiplier reaches its maximum."""
     return 1.0 / (config.sharpness * config.most)
 
 
 def barrier(slack: Float[Array, " M"], least: float) -> Float[Array, " M"]:
-    """log(x), and below the least slack its tangent there."""
+    """log(x); below the least slack it continues as its tangent there."""
     inside = jnp.maximum(slack, least)
     return jnp.log(inside) + (jnp.minimum(slack, least) - least) / least

@@ -1,12 +1,12 @@
-"""The jump of APDO (paper, Algorithm 1, lines 7 to 9): when it is made, on what it depends, and what comes of it.
+"""The jump of APDO (paper, Algorithm 1, lines 7 to 9): its time, its conditions and its effects.
 
-Line 8 takes long, so that it is cut in pieces between which the caller can report, and lets go of nothing in between.
+Line 8 takes long, so it is cut into pieces. The caller can report progress between them.
 
-A jump is made only where the data support it. An estimate that `apdo dual` would call unsupported is refused, and so is
-an actor that does no better than the policy before it. A refused adjustment changes nothing, and is tried again when
-the data have doubled, at most `RETRIES` times. So is one whose actor is an improvement, but beyond the limits: critics
-that saw little cost promise too little of it. What the trial shows that they miss, the next learner adds to what its
-critics say (`unseen`). K_adj can also set itself (`k_adj`).
+A jump is made only if the data support it. An estimate that `apdo dual` would call unsupported is refused, and so is an
+actor that is no better than the previous policy. A refused adjustment changes nothing, and is retried when the data
+have doubled, at most `RETRIES` times. An adjustment is also retried if its actor is an improvement but exceeds the
+limits: critics that have seen little cost underestimate it. The trial shows by how much, and the next learner adds this
+amount to its critics' predictions (`unseen`). K_adj can also be found automatically (`k_adj`).
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from apdo.off_policy import contract, dual_estimate
 from apdo.problem import Problem
 
 RETRIES = 3
-"""How often an adjustment that was refused is tried again, each time with twice the data."""
+"""How often a refused adjustment is retried, each time with twice the data."""
 
 
 def due(config: Config, epoch: int) -> bool:
-    """Line 7."""
+    """Line 7: whether an adjustment follows this epoch."""
     if config.companion:
         return False
     since = epoch - config.k_adj
@@ -38,21 +38,21 @@ def due(config: Config, epoch: int) -> bool:
 
 
 def epochs(config: Config) -> tuple[int, ...]:
-    """The epochs after which an adjustment is tried, until one is made."""
+    """The epochs after which an adjustment is attempted, until one is made."""
     if config.k_adj == k_adj.AUTO:
         return k_adj.CHECKS[config.adjust]
-    # One that is repeated anyway need not be tried again.
+    # An adjustment that is repeated periodically needs no retries.
     tries = 1 + RETRIES if config.check and not config.again_every and not config.companion else 1
     return tuple((config.k_adj + 1) * 2**i - 1 for i in range(tries))
 
 
 def is_open(config: Config, state: State) -> Bool[Array, ""]:
-    """Whether an adjustment is still to be made: until one was that keeps the limits, or again and again."""
+    """Whether the state needs an adjustment: always if it is repeated, else until one that keeps the limits is made."""
     return jnp.ones_like(state.adjusted) if config.again_every else ~state.adjusted | state.again
 
 
 def start_search(config: Config, problem: Problem) -> k_adj.Search | None:
-    """The search for K_adj, where it sets itself; InvalidInput where other options do not allow for that."""
+    """The search for K_adj if it is automatic, else None; InvalidInput if other options contradict it."""
     if config.k_adj != k_adj.AUTO:
         return None
     if config.again_every:
@@ -67,7 +67,7 @@ def start_search(config: Config, problem: Problem) -> k_adj.Search | None:
 
 
 def begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> contract.OwnState:
-    """The learners before line 8: fresh ones, or those of the adjustment before."""
+    """The learners before line 8: new ones, or those of the previous adjustment."""
     if state.members is None:
         return dual_estimate.start(config.off_policy, problem, key)
     return dual_estimate.again(state.members, key)
@@ -76,7 +76,7 @@ def begin(config: Config, problem: Problem, state: State, key: PRNGKeyArray) -> 
 def work(
     config: Config, problem: Problem, state: State, members: contract.OwnState, iterations: Int[Array, ""]
 ) -> contract.OwnState:
-    """Line 8."""
+    """Line 8: the learners after `iterations` further iterations."""
     return dual_estimate.learn(
         config.off_policy, problem, members, state.buffer, iterations, state.statistics, state.unseen
     )
@@ -85,7 +85,7 @@ def work(
 def finish(
     config: Config, problem: Problem, state: State, members: contract.OwnState, supported: Bool[Array, ""]
 ) -> tuple[State, dual_estimate.Estimate]:
-    """Lines 9 and 9', if the data support the estimate; where K_adj sets itself, if it is worth it."""
+    """Lines 9 and 9', if the data support the estimate and, for an automatic K_adj, if the search accepts it."""
     found = dual_estimate.estimate(members)
     now = supported & is_open(config, state)
     if state.search is not None:
@@ -101,7 +101,7 @@ def finish(
 def jumped(
     config: Config, problem: Problem, state: State, members: contract.OwnState, found: dual_estimate.Estimate
 ) -> State:
-    """Lines 9 and 9'."""
+    """Lines 9 and 9': the state with the estimated multipliers and, on trial, the best actor."""
     moved = (dual.jump(state.pdo.multiplier, found.multiplier), state.pdo.units.jump(found.multiplier))
     adjusted = jnp.ones_like(state.adjusted)
     if state.trial is not None:
@@ -117,10 +117,10 @@ def jumped(
 def judged(
     config: Config, problem: Problem, state: State, played: Played, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """The state after an epoch that the off-policy actor may have played, with the verdict on it, and the metrics."""
+    """The state and metrics after an epoch. If the off-policy actor was on trial, this includes the verdict."""
     batch, buffer, after, metrics = played
     assert state.trial is not None
-    # Where K_adj sets itself, the last actor need only be better.
+    # For an automatic K_adj the last actor need not keep the limits, but only be better.
     strict = True if state.search is None else state.search.checks < len(k_adj.CHECKS[config.adjust])
     onward, trial, taken = state.trial.verdict(config, problem, state.pdo, after, batch, key, strict=strict)
     refused = state.trial.on & ~taken
@@ -128,13 +128,13 @@ def judged(
     state = dataclasses.replace(
         state,
         pdo=onward,
-        # What a refused actor saw stays out of the data: where observations do not tell everything, it makes the next
-        # one as reckless (docs/sample-efficiency.md).
+        # The data of a refused actor are discarded: if observations are incomplete, they make the next actor exceed
+        # the limits too (docs/sample-efficiency.md).
         buffer=replay.roll_back(~refused, buffer, state.buffer),
         adjusted=state.adjusted & ~refused,
         careful=None if state.careful is None else state.careful | taken,
         trial=trial,
-        # K_adj that sets itself may take its last actor beyond the limits.
+        # With an automatic K_adj the last actor may exceed the limits, and is not followed by another.
         again=((state.again & ~taken) | (taken & beyond)) if state.search is None else state.again,
         unseen=unseen,
     )
@@ -142,7 +142,10 @@ def judged(
 
 
 def explored(state: State, after: pdo.State) -> pdo.State:
-    """PDO after an epoch: with π_0 and its multipliers, until the first adjustment; what is only observed goes on."""
+    """PDO's state after an epoch that keeps π_0 and its multipliers until the first adjustment.
+
+    Value functions, statistics and units are updated as usual.
+    """
     before = state.pdo
     policy = on_policy.rebase(before.policy, before.statistics, after.statistics)
     kept = (policy, before.optimiser, before.multiplier)

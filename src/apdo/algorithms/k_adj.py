@@ -1,10 +1,10 @@
-"""K_adj that sets itself: after which epoch the adjustment of APDO is worth making.
+"""Automatic K_adj: the search for the epoch after which APDO's adjustment is made.
 
-With adjust = dual, λ^OFF is estimated after epochs 1, 2, 4, 8, 16 and 32, and taken as soon as it and the estimate
-before lie in each other's intervals, at the latest after epoch 32. With primal-dual an actor is tried after epochs 1, 5
-and 17, until one is taken: the first that its own epoch does not show to be beyond the limits, or the last. A trial
-takes an epoch, and the first is made only where the interval is narrow. That is at most six, or three, times the work
-of one adjustment.
+With adjust = dual, λ^OFF is estimated after epochs 1, 2, 4, 8, 16 and 32. It is accepted as soon as this and the
+previous estimate lie in each other's intervals, at the latest after epoch 32. With primal-dual an actor is tried after
+epochs 1, 5 and 17, until one is adopted. The last may exceed the limits, earlier ones may not. A trial takes an epoch,
+and the first is made only if the interval is narrow. The search takes at most six (dual) or three (primal-dual) times
+the work of one adjustment.
 """
 
 from typing import Protocol, runtime_checkable
@@ -19,16 +19,16 @@ from apdo.options import LARGEST
 from apdo.problem import Problem
 
 AUTO = -1
-"""K_adj that sets itself."""
+"""The value of `k_adj` for an automatic search."""
 CHECKS = {"dual": (1, 2, 4, 8, 16, 32), "primal-dual": (1, 5, 17)}
-"""After which epochs it is looked for: the data have doubled, or, since a trial takes an epoch of them, trebled."""
+"""The epochs of the checks. Between them the data double or, since a trial costs an epoch, treble."""
 NARROW = 0.3
-"""Up to which width, as a share of the estimate, an interval is narrow."""
+"""The largest width of a narrow interval, as a share of the estimate."""
 
 
 @runtime_checkable
 class Config(Protocol):
-    """What of APDO's settings the search needs."""
+    """The part of APDO's settings that the search needs."""
 
     @property
     def adjust(self) -> str:
@@ -42,15 +42,15 @@ class Config(Protocol):
 
 
 class Search(eqx.Module):
-    """What is known of the multipliers while K_adj is looked for."""
+    """The state of the search for K_adj."""
 
     earlier: dual_estimate.Estimate
-    """The estimate of the time before."""
+    """The estimate of the previous check."""
     checks: Int[Array, ""]
 
     @staticmethod
     def start(constraints: int) -> "Search":
-        """Before the first estimate: one that none agrees with."""
+        """The state before the first check, with an earlier estimate that no other agrees with."""
         never = jnp.full((constraints,), LARGEST)
         earlier = dual_estimate.Estimate(multiplier=jnp.zeros_like(never), low=never, high=-never)
         return Search(earlier=earlier, checks=jnp.asarray(0))
@@ -65,7 +65,7 @@ def look(
     *,
     trial: bool,
 ) -> tuple[Search, Bool[Array, ""]]:
-    """The search after one more estimate, and whether that is worth an adjustment."""
+    """The search after one more estimate, and whether the adjustment should be made."""
     after = Search(earlier=found, checks=search.checks + 1)
     if trial:
         worth = _narrow(config, problem, buffer, found) | (after.checks > 1)
@@ -80,6 +80,6 @@ def _within(one: dual_estimate.Estimate, other: dual_estimate.Estimate) -> Bool[
 
 
 def _narrow(config: Config, problem: Problem, buffer: replay.Replay, found: dual_estimate.Estimate) -> Bool[Array, ""]:
-    """Whether the widest interval is narrow against the largest multiplier, all in units that can be compared."""
+    """Whether the widest interval is narrow compared with the largest multiplier, all in comparable units."""
     seen = dual_estimate.relative(config.off_policy, problem, buffer, found)
     return jnp.max(seen.high - seen.low) <= NARROW * jnp.max(seen.multiplier)

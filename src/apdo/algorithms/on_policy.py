@@ -1,8 +1,8 @@
-"""What the on-policy algorithms share: acting by sampling, and what a batch says of the policy that drew it.
+"""Functions shared by the on-policy algorithms: acting by sampling, advantages, and measurements from a batch.
 
-Networks see observations normalised by the running mean and variance, where the problem asks for that. When a batch
-moves those, the first layers move with them, so that policies and value functions stay the functions of the raw
-observations that they were.
+If the problem asks for it, networks see observations normalised by their running mean and variance. When a batch
+changes these statistics, the first layers of the networks are adjusted. Policies and value functions then remain the
+same functions of the raw observations.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ S = TypeVar("S", bound="HasPolicy")
 
 @runtime_checkable
 class HasPolicy(Protocol):
-    """A state that holds a stochastic policy, and what its observations are normalised by."""
+    """A state with a stochastic policy and the statistics that its observations are normalised by."""
 
     @property
     def policy(self) -> policies.Policy:
@@ -37,32 +37,32 @@ class HasPolicy(Protocol):
 
     @property
     def statistics(self) -> Statistics | None:
-        """Of the observations so far; None where they are taken as they are."""
+        """The statistics of the observations so far; None if observations are not normalised."""
         ...
 
 
 @runtime_checkable
 class HasValues(HasPolicy, Protocol):
-    """A state that holds value functions beside its policy."""
+    """A state with a policy and value functions."""
 
     @property
     def critic(self) -> critics.Critic:
-        """Of the return and, where there are as many, of each cost."""
+        """The value functions: of the return and of each cost, or a single one."""
         ...
 
 
 def memory(config: object, problem: Problem) -> tuple[()]:  # noqa: ARG001
-    """A stationary policy remembers nothing between steps."""
+    """The memory of `act`, which is empty: a stationary policy needs none."""
     return ()
 
 
 def learned_policy(state: HasPolicy) -> policies.Policy | policies.Normalised:
-    """What the algorithm has learned, as a function from a raw observation to an action distribution."""
+    """The learned policy, as a function from a raw observation to an action distribution."""
     return policies.over_raw(state.policy, state.statistics)
 
 
 def acting_by(learned: Callable[[PyTree], PyTree]) -> Callable[..., tuple[Float[Array, " A"], tuple[()]]]:
-    """The `act` of an algorithm that plays what it has learned: a ~ π_k(·|s)."""
+    """The `act` of an algorithm that samples its learned policy: a ~ π_k(·|s)."""
 
     def act(
         config: object,  # noqa: ARG001
@@ -86,52 +86,52 @@ class LearnedValues(eqx.Module):
     statistics: Statistics | None
 
     def __call__(self, observation: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "B K"]:
-        """What is still to come after so many steps of an episode: the return, then each cost."""
+        """The expected sums over the rest of an episode, after `step` steps: of the reward, then of each cost."""
         seen = observation if self.statistics is None else self.statistics.normalise(observation)
         return critics.values(self.critic, seen, step)
 
 
 def learned_values(state: HasValues) -> LearnedValues:
-    """The value functions as they were last fitted: to the batch of the latest epoch."""
+    """The value functions, fitted to the batches up to the latest epoch."""
     return LearnedValues(critic=state.critic, statistics=state.statistics)
 
 
 class Start(eqx.Module):
-    """What a training begins with in the place of fresh networks."""
+    """The networks that a training starts with, instead of new ones."""
 
     policy: policies.Policy
     statistics: Statistics | None
-    """What the policy's observations are normalised by."""
+    """The statistics that the policy's observations are normalised by."""
     critic: critics.Critic | None
-    """Value functions over the same observations; None where they are to be fresh."""
+    """Value functions over the same observations; None if the training starts with new ones."""
 
 
 def start_from(state: S, start: Start) -> S:
-    """A fresh state with networks that were learned before; they must be of the state's own shapes."""
+    """A new state with networks from an earlier training, which must have the shapes of the state's own."""
     learned = (start.policy, start.statistics)
     state = eqx.tree_at(lambda s: (s.policy, s.statistics), state, learned, is_leaf=lambda part: part is None)
     return state if start.critic is None else eqx.tree_at(lambda s: s.critic, state, start.critic)
 
 
 def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -> policies.Policy:
-    """π_0, of the kind that the problem's actions ask for."""
+    """π_0, of the kind that suits the problem's actions."""
     sizes, discrete = (problem.observation_size, problem.action_size), problem.discrete_actions
     return policies.init(config, key, *sizes, discrete=discrete, image=problem.image)
 
 
 def fresh_critic(config: critics.Config, problem: Problem, key: PRNGKeyArray, signals: int) -> critics.Critic:
-    """Value functions that see what the problem's sums depend on."""
+    """New value functions. They see the time if the problem's sums depend on it."""
     horizon = problem.horizon if objective.sees_time(problem) else None
     return critics.init(config, key, problem.observation_size, signals, horizon, problem.image)
 
 
 def fresh_statistics(problem: Problem) -> Statistics | None:
-    """Of no observation yet; None where they are not to be normalised."""
+    """The statistics before the first observation; None if observations are not normalised."""
     return Statistics.empty(problem.observation_size) if problem.normalise else None
 
 
 def observe(statistics: Statistics | None, batch: Transition) -> tuple[Statistics | None, Transition]:
-    """The statistics with a batch's observations among them, and the batch as the networks are to see it."""
+    """The statistics including a batch's observations, and the batch normalised by them."""
     if statistics is None:
         return None, batch
     after = statistics.merge(Statistics.of(batch.observation))
@@ -139,9 +139,10 @@ def observe(statistics: Statistics | None, batch: Transition) -> tuple[Statistic
 
 
 def rebase(holder: N, before: Statistics | None, after: Statistics | None) -> N:
-    """A policy or value functions over newly normalised observations: the same function of raw ones as before.
+    """A policy or value functions adjusted to new statistics. They remain the same functions of raw observations.
 
-    But for the very first statistics: a fresh network has nothing to keep, and is to see normalised observations.
+    The very first statistics are an exception: a new network has learned nothing yet, so it simply sees the normalised
+    observations.
     """
     if before is None or after is None:
         return holder
@@ -160,14 +161,14 @@ def rebase(holder: N, before: Statistics | None, after: Statistics | None) -> N:
 def renormalised(
     state: HasValues, batch: Transition
 ) -> tuple[Statistics | None, Transition, policies.Policy, critics.Critic]:
-    """What an epoch begins with: the statistics and the batch of `observe`, and the networks that see it so."""
+    """The results of `observe`, and the policy and value functions adjusted to them."""
     statistics, seen = observe(state.statistics, batch)
     policy = rebase(state.policy, state.statistics, statistics)
     return statistics, seen, policy, rebase(state.critic, state.statistics, statistics)
 
 
 def renormalised_learner(learner: L, before: Statistics | None, batch: Transition) -> tuple[Statistics | None, L]:
-    """The statistics of `observe`, and a learner from a buffer whose networks see it by them."""
+    """The statistics of `observe`, and an off-policy learner whose networks are adjusted to them."""
     statistics, _ = observe(before, batch)
     moved = rebase((learner.learned, learner.target), before, statistics)
     return statistics, eqx.tree_at(lambda each: (each.learned, each.target), learner, moved)
@@ -185,7 +186,7 @@ def estimate(
 def estimate_one(
     problem: Problem, critic: critics.Critic, batch: Transition, signal: Float[Array, "T N"], trace: float
 ) -> critics.Estimates:
-    """The same of a single signal that is discounted like the reward."""
+    """Advantages and value targets of a single signal that is discounted like the reward."""
     discount, final = jnp.asarray([problem.discount]), objective.ends(problem, batch)
     return critics.estimate(critic, batch, signal[..., None], discount, jnp.asarray([trace]), final)
 
@@ -199,7 +200,7 @@ def fit(
 
 
 def samples(problem: Problem, batch: Transition, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
-    """The batch as unordered samples for a primal step, each with what it counts in the gradient."""
+    """The batch as unordered samples for a primal step, each with its weight in the gradient."""
     flat = flatten(batch)
     weight = objective.step_weights(problem, batch)
     return primal_steps.Samples(
@@ -211,7 +212,10 @@ def samples(problem: Problem, batch: Transition, advantage: Float[Array, "T N"])
 
 
 def halves(batch: Transition) -> Float[Array, "H B"]:
-    """What each sample counts in each of two halves of the environments, 1 on average; a single one is both."""
+    """The weight of each sample in each of two halves of the environments, with mean 1 over all samples.
+
+    A sample of the other half has weight 0. A single environment is in both halves.
+    """
     environments = batch.step.shape[1]
     row = jnp.broadcast_to(jnp.arange(environments), batch.step.shape).reshape(-1)
     mine = (row[None] % 2 == jnp.arange(2)[:, None]) | (environments == 1)
@@ -219,7 +223,7 @@ def halves(batch: Transition) -> Float[Array, "H B"]:
 
 
 def measure(problem: Problem, batch: Transition) -> dict[str, Array]:
-    """R(π_k) and C(π_k), from this batch alone, as metrics."""
+    """R(π_k) and C(π_k), estimated from this batch alone, as metrics."""
     found = objective.measure(problem, batch)
     plain = {} if batch.plain_reward is None else {"plain_return": objective.plain_return(batch)}
     return plain | {

@@ -1,9 +1,10 @@
-"""How far one step of TRPO may carry a cost through its limit.
+"""A bound on how far one step of TRPO may move a cost across its limit.
 
-A trust-region step has the same length however near the optimum is. Along the gradient of L, which turns with λ, such
-steps throw a cost from one side of its limit to the other (on the queueing network, from +2 to -5, epoch after epoch).
-So a step is shortened where it would carry a cost through its limit by more than the batch can tell: by a multiple of
-its standard error or, where that is more, of a fifth of what an episode's cost varies by. None of this is in the paper.
+A trust-region step has the same length however near the optimum is. The gradient of L turns with λ, and steps along it
+move a cost from one side of its limit to the other (on the queueing network, from +2 to -5, epoch after epoch). So a
+step is shortened if it would move a cost across its limit by more than is allowed: by more than a multiple of the
+batch's standard error or, if that is larger, of a fifth of the standard deviation of an episode's cost. This is not in
+the paper.
 """
 
 from typing import Protocol, runtime_checkable
@@ -23,12 +24,12 @@ from apdo.core.policies import Policy
 from apdo.problem import Problem
 
 _SHARE = 0.2
-"""The share of an episode's variation by which a cost may always cross its limit."""
+"""A cost may always cross its limit by this share of its standard deviation between episodes."""
 
 
 @runtime_checkable
 class Config(Protocol):
-    """What of PDO's settings it depends on."""
+    """The part of PDO's settings that the bound depends on."""
 
     @property
     def primal(self) -> primal_steps.Config:
@@ -42,27 +43,28 @@ class Config(Protocol):
 
     @property
     def overshoot(self) -> float:
-        """How far a step may carry a cost through its limit."""
+        """The multiple by which a step may move a cost across its limit."""
         ...
 
 
 class Crossing(eqx.Module):
-    """How far a step may carry each cost through its limit.
+    """The bound on how far a step may move each cost across its limit.
 
-    What a step changes in a cost is read off by halves of the environments: the direction from the one, the gradient
-    of the cost from the other. From the same samples a direction would please its own noise, and promise far more than
-    it does.
+    The change of a cost by a step is estimated from two halves of the environments: the direction of the step from one
+    half, and the gradient of the cost from the other. If both came from the same samples, the direction would fit their
+    noise, and the predicted change would be far too large.
     """
 
     advantage: Float[Array, "B M"]
-    """Of each cost, times what the step counts in the cost of an episode."""
+    """The advantage of each cost, times the weight of the step in the cost of an episode."""
     half: Float[Array, "H B"]
-    """What each sample counts in each of two halves, 1 on average; with a single environment, all of it in one."""
+    """The weight of each sample in each of two halves (`on_policy.halves`)."""
     excess: Float[Array, " M"]
     """C - d."""
     allowed: Float[Array, " M"]
+    """How far each cost may be moved across its limit, in units of the cost."""
     careful: Careful = None
-    """Whether the halves must also agree on the step."""
+    """Whether the step is also shortened as far as the halves disagree on it (`care`)."""
 
     @staticmethod
     def of(
@@ -75,7 +77,10 @@ class Crossing(eqx.Module):
         overshoot: float | Float[Array, ""],
         careful: Careful = None,
     ) -> "Crossing":
-        """From the advantages of all signals, by so many standard errors of the batch or fifths of the variation."""
+        """The bound from the advantages of all signals.
+
+        `overshoot` is in standard errors of the batch, or in fifths of the standard deviation if these are larger.
+        """
         costs = advantage[..., 1:]
         centred = costs - jnp.mean(costs, axis=(0, 1), keepdims=True)
         weighted = objective.step_weights(problem, batch)[..., None] * centred
@@ -92,7 +97,7 @@ class Crossing(eqx.Module):
     def share(
         self, surrogate: primal_steps.Surrogate, policy: Policy, natural: trust_region.Product
     ) -> Float[Array, ""]:
-        """The share of the step `natural(g)`, g the surrogate's gradient, that goes no further than is allowed."""
+        """The largest allowed share of the step `natural(g)`, where g is the surrogate's gradient."""
 
         def by_half(candidate: Policy) -> tuple[Float[Array, " H"], Float[Array, "H M"]]:
             moved = surrogate.ratio(candidate) - 1.0
@@ -103,7 +108,7 @@ class Crossing(eqx.Module):
         flat = jax.vmap(lambda leaf: ravel_pytree(leaf)[0])
         directions, gradients = jax.vmap(natural)(flat(gain)), jax.vmap(flat)(cost)
         change = jnp.mean(jnp.einsum("hmp,hp->hm", gradients, directions[::-1]), axis=0)
-        # Towards the limit and beyond it, on whichever side the cost is.
+        # The change in the direction of the limit, on whichever side of it the cost is.
         through = jnp.where(self.excess > 0.0, -change, change)
         room = jnp.abs(self.excess) + self.allowed
         share = jnp.min(jnp.where(through > room, room / jnp.where(through > room, through, 1.0), 1.0))
@@ -121,7 +126,7 @@ def crossing(
     cost_and_limit: tuple[Float[Array, " M"], Float[Array, " M"]],
     careful: Careful,
 ) -> Crossing | None:
-    """What a step is held back by; None where nothing is asked for, or nothing can tell."""
+    """The bound on a step; None if none is asked for, or if there are no advantages of the costs to compute it from."""
     asked = config.overshoot or careful is not None
     if not asked or not isinstance(config.primal, primal_steps.Trpo) or config.values != "separate":
         return None

@@ -1,24 +1,24 @@
-"""Penalised proximal policy optimisation, P3O (Zhang et al. 2022): an exact penalty in the place of multipliers.
+"""Penalised proximal policy optimisation, P3O (Zhang et al. 2022): an exact penalty instead of multipliers.
 
     minimise over θ   -L_R(θ) + κ Σ_i [L_Ci(θ)]⁺
 
     L_R  = E min(ρ A_R, clip(ρ) A_R),                             ρ = π_θ(a|s) / π_k(a|s)
     L_Ci = E max(ρ A_Ci, clip(ρ) A_Ci) + (C_i(π_k) - d_i) / L
 
-by gradient steps on minibatches. Where κ exceeds every optimal multiplier λ_i* the penalty is exact: the minimiser
-keeps the limits and is the constrained problem's own. Below, it is not: a price of κ is too low, and the limit is
-broken. Above, κ only makes the loss steeper where it is broken.
+by gradient steps on minibatches. If κ exceeds every optimal multiplier λ_i*, the penalty is exact: the minimiser keeps
+the limits and solves the constrained problem. If κ is lower, a limit is exceeded. A κ that is larger than necessary
+only makes the loss steeper beyond the limits.
 
 Any number of constraints, as in the paper.
 
 Deviations:
-1. Rewards and costs are counted in units of their own advantages' deviations (`epoch`), so that κ is a pure number:
-   κ σ(A_R) / σ(A_Ci) in return per cost. 20 is what OmniSafe has for advantages that it standardises.
-2. L, the steps that an episode's sum amounts to, stands where the paper has 1/(1 - γ); it is the same for endless
-   episodes, and right for those that end.
-3. κ is fixed; the paper also tells of one that grows while limits are broken.
-4. The bracket counts from ρ = 1, max(ρ A, clip(ρ) A) - A, so that a batch whose weighted mean of A_C is not exactly 0
-   does not shift the limit.
+1. Rewards and costs are in units of the standard deviation of their own advantages (`epoch`), so κ is a pure number: in
+   return per cost it is κ σ(A_R) / σ(A_Ci). The default of 20 is that of OmniSafe, which standardises advantages too.
+2. L, the effective number of steps in an episode's sum, replaces the paper's 1/(1 - γ). It is the same for endless
+   episodes, and correct for those that end.
+3. κ is fixed. The paper also describes a κ that grows while limits are exceeded.
+4. The bracket is measured from ρ = 1: max(ρ A, clip(ρ) A) - A. Otherwise a batch whose weighted mean of A_C is not
+   exactly 0 would shift the limit.
 """
 
 import dataclasses
@@ -51,14 +51,14 @@ class Config(epoch.Config):
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions."""
+    """A new policy and new value functions."""
     return epoch.start(config, problem, key, config.primal)
 
 
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: advantages, gradient steps on the penalised loss, value fit."""
+    """One epoch: advantages, gradient steps on the penalised loss, and the fit of the value functions."""
     primal_key, critic_key = random.split(key)
     view = epoch.look(config, problem, state, batch)
     data = view.signals(problem)
@@ -84,7 +84,7 @@ def loss(config: Config, policy: policies.Policy, near: epoch.Signals, excess: F
 def brackets(
     config: primal_steps.Ppo, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]
 ) -> Float[Array, " M"]:
-    """L_Ci: what is left of each excess, by a surrogate that never promises too much."""
+    """L_Ci: the excess of each cost that is left, estimated by the pessimistic clipped surrogate."""
     ratio = near.surrogate.ratio(policy)[:, None]
     clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
     change = jnp.maximum(ratio * near.cost, clipped * near.cost) - near.cost

@@ -1,27 +1,28 @@
 """Projection-based constrained policy optimisation, PCPO (Yang et al. 2020): a step for the return, then a projection.
 
-With g the gradient of R, b_i those of C_i, H the Fisher matrix, c_i = C_i(π_k) - d_i, δ the radius:
+g is the gradient of R, b_i those of C_i, H the Fisher matrix, c_i = C_i(π_k) - d_i, and δ the radius:
 
     reward step   x_0 = sqrt(2δ / gᵀH⁻¹g) H⁻¹g
     projection    x = argmin (x - x_0)ᵀ M (x - x_0) / 2   subject to   c_i + b_iᵀx ≤ 0 for every i
 
-with M = H, which measures by KL, or M = I. The projection is x = x_0 - M⁻¹B μ, where μ ≥ 0
-maximises μᵀ(c + Bᵀx_0) - μᵀSμ/2, S = BᵀM⁻¹B; with one constraint
+M is H, which measures distances by KL, or I. The projection is x = x_0 - M⁻¹B μ, where μ ≥ 0
+maximises μᵀ(c + Bᵀx_0) - μᵀSμ/2 with S = BᵀM⁻¹B. For one constraint
 
     x = x_0 - [ (c + bᵀx_0) / (bᵀM⁻¹b) ]⁺ M⁻¹b.
 
-Where π_k breaks a limit this leads straight back, with no case of its own. With M = H the move is a multiple of
-H⁻¹(g - B μ/α), α the reward step's length: the price of a limit in return per cost is μ/α, reported as `multiplier`.
+If π_k exceeds a limit, the same formula leads back to it; no separate recovery step is needed. With M = H the move is a
+multiple of H⁻¹(g - B μ/α), where α is the factor of the reward step x_0 = α H⁻¹g. So μ/α is the multiplier of a limit
+in return per cost, which is reported as `multiplier`.
 
-Any number of constraints up to ten, projected onto all at once by enumerating active sets (`core.constrained_step`);
-the paper has one.
+Up to ten constraints: the projection is onto all of them at once, by enumerating active sets (`core.constrained_step`).
+The paper has one constraint.
 
 Deviations:
-1. g and b_i are gradients of the sums of one episode (`around`), so that c + bᵀx compares like with like.
-2. The paper takes the step as it is. A long projection leaves the region where gradients mean anything, so here it is
-   shortened until KL(π_k ‖ π) is at most 2δ, which the reward step and a projection as long as it come to.
-3. With `anneal` δ shrinks. Steps of one length carry each batch's error in C into the policy as a whole, for ever.
-4. The gradients are the batch's, believed as they are; what CPO does here about their noise is CPO's own.
+1. g and b_i are gradients of the sums of one episode (`around`), so both terms of c + bᵀx have the same unit.
+2. The paper does not shorten the step. A long projection leaves the region where the linear model is valid, so here the
+   step is shortened until KL(π_k ‖ π) is at most 2δ: the KL of the reward step plus a projection of the same length.
+3. With `anneal` δ shrinks. Steps of constant length always pass the whole error of each batch's C on to the policy.
+4. The gradients of the batch are used unchanged. Only our CPO has remedies for their noise.
 """
 
 import dataclasses
@@ -45,10 +46,10 @@ start_from = on_policy.start_from
 
 
 class State(epoch.State):
-    """The same with the number of the epoch."""
+    """The state of `epoch`, and the number of the epoch."""
 
     epoch: Int[Array, ""] | None
-    """k; None where steps keep their length."""
+    """k; None if steps do not shrink."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,18 +60,21 @@ class Config(epoch.Config):
         trust_region.LineSearch(), "the step's bounds and search", "the PCPO paper"
     )
     metric: str = option(
-        "kl", "what the projection measures by: KL divergence or parameters", OURS, choices=one_of("kl", "parameters")
+        "kl",
+        "the distance that the projection minimises: KL divergence, or distance between parameters",
+        OURS,
+        choices=one_of("kl", "parameters"),
     )
     anneal: float = option(
         0.0,
-        "epochs after which steps are half as long, by 1 / (1 + k/anneal)² on the radius; 0: it stays as it is",
+        "epochs after which steps are half as long, by 1 / (1 + k/anneal)² on the radius; 0: the radius is constant",
         OURS,
         within=(0.0, inf),
     )
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions."""
+    """A new policy and new value functions."""
     started = epoch.start(config, problem, key, primal_steps.Trpo())
     return State(**vars(started), epoch=jnp.asarray(0) if config.anneal else None)
 
@@ -78,7 +82,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: reward step, projection, value fit."""
+    """One epoch: reward step, projection, and the fit of the value functions."""
     view = epoch.look(config, problem, state, batch)
     if state.epoch is not None:
         length = config.anneal / (config.anneal + state.epoch)
@@ -91,7 +95,7 @@ def step(
 
 
 def improve(config: Config, around: Around, excess: Float[Array, " M"]) -> tuple[policies.Policy, dict[str, Array]]:
-    """The two steps as one move, shortened where it leaves the region that gradients speak of."""
+    """The two steps as one move, shortened if it leaves the region where the linear model is valid."""
     gradients = around.gradients(1)
     solved = solver(config.search, around)(gradients)[0]
     gradients = gradients[0]
@@ -116,5 +120,5 @@ def improve(config: Config, around: Around, excess: Float[Array, " M"]) -> tuple
 
 
 def project(s: Float[Array, "M M"], c: Float[Array, " M"]) -> Float[Array, " M"]:
-    """μ: how far to go back along each M⁻¹b_i from a point with excesses c, for the nearest point that has none."""
+    """μ ≥ 0 for the projection from a point with excesses c to the nearest point without any."""
     return constrained_step.nearest(0.5 * (s + s.T), c)[1]

@@ -1,7 +1,7 @@
-"""Primal-dual DDPG (paper, appendix A) with an environment: it fills its own buffer, exploring with noise.
+"""Primal-dual DDPG (paper, appendix A) with an environment: it fills its own buffer, and explores with noise.
 
-What is learned from the buffer, and how, is `off_policy.ddpg`; the batch of each epoch goes into the buffer, and as
-many iterations follow as it has steps (lines 8 to 16 of Algorithm 2).
+In each epoch the batch is inserted into the buffer. Then `off_policy.ddpg` learns from the buffer, with as many
+iterations as the batch has steps (lines 8 to 16 of Algorithm 2).
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class Config:
     )
     replay_capacity: int = option(1_000_000, "transitions that the buffer holds", PAPER, above=0)
     uniform: float = option(
-        0.1, "where actions are choices: probability of any of them, instead of noise", OURS, within=(0.0, 1.0)
+        0.1, "for discrete actions: probability of a uniformly random one, instead of noise", OURS, within=(0.0, 1.0)
     )
     updates: float = option(1.0, "iterations per environment step", PAPER, above=0.0, most=1e6)
 
@@ -43,7 +43,7 @@ class State(eqx.Module):
 
     learner: ddpg.LearnerState
     buffer: replay.Replay
-    """Observations as they came."""
+    """Raw observations are stored."""
     statistics: Statistics | None
 
 
@@ -51,7 +51,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Random networks and an empty buffer."""
     if config.learner.units != "own":
         raise InvalidInput("learner.units data is for a buffer that stays as it is; this one grows.")
-    iterations_of(config.updates, problem.batch)  # which can be too many
+    iterations_of(config.updates, problem.batch)  # raises InvalidInput if there are too many
     return State(
         learner=ddpg.start(config.learner, problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),
@@ -72,7 +72,7 @@ def memory(config: Config, problem: Problem) -> Float[Array, " A"]:  # noqa: ARG
 def act(
     config: Config, state: State, memory: Float[Array, " A"], observation: Float[Array, " O"], key: PRNGKeyArray
 ) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
-    """a = μ(s) + N_t (line 8); of choices, one drawn from μ(s) or, now and then, any."""
+    """a = μ(s) + N_t (line 8). A discrete action is drawn from μ(s) or, with probability `uniform`, uniformly."""
     learned = state.learner.learned
     if state.statistics is not None:
         observation = state.statistics.normalise(observation)
@@ -85,7 +85,7 @@ def act(
 
 
 samples_its_policy = False
-"""Episodes are played with exploration noise, and so say nothing certain of the learned policy."""
+"""Episodes are played with exploration noise, so they do not measure the learned policy."""
 
 
 def learned_policy(state: State) -> deterministic.Policy | categorical.Policy | policies.Normalised:
@@ -105,7 +105,7 @@ def step(
     batch: Transition,
     key: PRNGKeyArray,  # noqa: ARG001
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: store what the noisy actor did, then as many iterations as it made steps (lines 10 to 16)."""
+    """One epoch: insert the noisy actor's batch into the buffer, then learn from the buffer (lines 10 to 16)."""
     buffer = replay.insert(state.buffer, flatten(batch))
     iterations = jnp.asarray(iterations_of(config.updates, problem.batch))
     statistics, learner = on_policy.renormalised_learner(state.learner, state.statistics, batch)

@@ -3,13 +3,13 @@
     θ_{k+1}   from a likelihood-ratio step on  L(π, λ^(k)) = R(π) - Σ_i λ_i^(k) (C_i(π) - d_i)
     λ_i^(k+1) = [λ_i^(k) + β (C_i(π_k) - d_i)]⁺
 
-C_i(π_k) comes from the batch that π_k has just sampled, and from no other. That is the paper's dual step, in the
-problem's own units (`--preset paper`); by default multipliers are steered by PID, with unitless gains (`core.dual`).
+C_i(π_k) is estimated only from the batch that π_k has just sampled. The formula is the paper's dual step, in the
+problem's own units (`--preset paper`). By default PID controls the multipliers, with unitless gains (`core.dual`).
 
-Not in the paper: a step of TRPO is shortened where it would carry a cost through its limit by more than the batch can
-tell (`overshoot`), and the dual step sees the enforced limit d_k for d (`core.dial`). Where steps shrink with epochs
-(`primal.anneal`) the dual step shrinks too, since both would swing with less damping. As in the paper, a policy step
-sees the multipliers of the epoch before. That makes both swing; with `first` multipliers the dual step comes first.
+Not in the paper: a TRPO step is shortened if it would move a cost too far across its limit (`overshoot`), and the dual
+step uses the enforced limit d_k instead of d (`core.dial`). If policy steps shrink with the epochs (`primal.anneal`),
+the dual step shrinks too; otherwise the oscillation of both would be less damped. As in the paper, a policy step uses
+the multipliers of the previous epoch, which makes both oscillate. `--first multipliers` updates the multipliers first.
 """
 
 import dataclasses
@@ -55,25 +55,25 @@ class Config(dial.Config):
         OURS,
         choices=one_of("separate", "combined"),
     )
-    rule: dual.Config = option(dual.Pid(), "what moves the multipliers", OURS, choices=dual.CHOICES)
+    rule: dual.Config = option(dual.Pid(), "update rule of the multipliers", OURS, choices=dual.CHOICES)
     dual_step: float = option(0.2, "β, the step of dual ascent; 0 holds the multipliers fixed", OURS, within=(0.0, inf))
     overshoot: float = option(
         1.0,
-        "how far a step of TRPO may carry a cost through its limit, in standard errors of the batch, or in fifths of "
-        "what an episode's cost varies by where those are larger; 0: any distance",
+        "how far a step of TRPO may move a cost across its limit, in standard errors of the batch, or in fifths of the "
+        "standard deviation of an episode's cost if these are larger; 0: any distance",
         OURS,
         within=(0.0, inf),
     )
     units: str = option(
         "relative",
-        "what gains are counted in: pure numbers, which suit every problem, or the problem's own units, as the paper's",
+        "units of the gains: pure numbers, which suit every problem, or the problem's own units, as in the paper",
         OURS,
         choices=one_of("relative", "own"),
     )
     first: str = option(
         "policy",
-        "what moves first in an epoch: the policy, by the multipliers of the epoch before, or the multipliers, so that "
-        "the policy step sees what the batch has just cost",
+        "what is updated first in an epoch: the policy, with the multipliers of the previous epoch, or the "
+        "multipliers, so that the policy step responds to the cost of its own batch",
         PAPER,
         choices=one_of("policy", "multipliers"),
     )
@@ -93,12 +93,12 @@ class State(eqx.Module):
 
 
 def suited(asked: Asked) -> dict[str, object]:
-    """The options that suit a task and a run, where no others are given."""
+    """Default options for a task and a run."""
     return primal_steps.suited(asked) | dial.suited(asked.epochs)
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value functions; multipliers as configured."""
+    """A new policy, new value functions, and the configured multipliers."""
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     return State(
@@ -115,7 +115,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray, careful: Careful = None
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: primal step with λ^(k), then the dual step from C(π_k); in the other order where it is `careful`."""
+    """One epoch: primal step with λ^(k), then the dual step by C(π_k); in the opposite order if `careful`."""
     primal_key, critic_key = random.split(key)
     statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     found = value_functions.estimates(config, problem, critic, state.multiplier.value, seen)
@@ -128,7 +128,7 @@ def step(
     multiplier = steering.steer(config.rule, state.multiplier, cost, limit, length * config.dual_step, counted)
     price = (multiplier if config.first == "multipliers" else state.multiplier).value
     price = price if careful is None else jnp.where(careful, multiplier.value, price)
-    # With λ of L(π, λ) in front of the costs; a combined value function has them inside already.
+    # The costs' advantages are multiplied by -λ. A combined value function already includes λ.
     weight = jnp.concatenate([jnp.ones(1), -price])[: found.advantage.shape[-1]]
     samples = on_policy.samples(problem, seen, standardise(found.advantage @ weight))
     crossing = overshoot.crossing(config, problem, seen, found.advantage, units, (cost, limit), careful)

@@ -1,9 +1,9 @@
 """On-policy likelihood-ratio steps: π_{k+1} from samples of π_k and their advantages (paper, Algorithm 1, line 5).
 
-Each maximises the surrogate  E[w · π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, with w what the step counts in the sums
-that are optimised (`objective.step_weights`), and differs in what "near" means: TRPO bounds the KL divergence and
-searches along the natural gradient; the natural gradient takes that step, or a shorter one, unchecked; the plain
-likelihood-ratio gradient (REINFORCE) takes one Adam step; PPO clips the ratio and takes many.
+Each maximises the surrogate  E[w · π_θ(a|s)/π_k(a|s) · A(s, a)]  near π_k, where w is the weight of a step in the sums
+that are optimised (`objective.step_weights`). They differ in how they stay near π_k. TRPO bounds the KL divergence and
+searches along the natural gradient. The natural gradient takes the same step, or a shorter one, without a search. The
+plain likelihood-ratio gradient (REINFORCE) takes one Adam step. PPO clips the ratio and takes many Adam steps.
 """
 
 import dataclasses
@@ -34,9 +34,9 @@ _RATE = "multiple of the natural gradient to go, up to the trust region's edge; 
 class Trpo(trust_region.LineSearch):
     """Trust region policy optimisation.
 
-    Every step goes to the region's edge, however small the gradient. With a rate steps shrink with the gradient,
-    so that a policy which has to mix choices can settle. They still follow each batch's noise; with annealing they
-    average it.
+    Every step goes to the edge of the trust region, however small the gradient. With a rate, steps shrink with the
+    gradient, so that a policy which has to mix choices can settle. They still follow the noise of each batch; annealing
+    averages it.
     """
 
     rate: float = option(0.0, _RATE, PAPER, within=(0.0, inf))
@@ -68,14 +68,14 @@ class Passes:
     gradient_norm: float = option(0.5, "longer gradients are scaled down to this norm", OURS, above=0.0)
     most_kl: float = option(
         0.03,
-        "passes end once the policy has moved so far, in KL divergence; where it is twice as much the step is "
-        "shortened, and so are the gradient steps after it; 0: any distance",
+        "passes end once the policy has moved so far, in KL divergence; beyond twice this the whole step is shortened, "
+        "and later gradient steps too; 0: any distance",
         OURS,
         within=(0.0, inf),
     )
     anneal: float = option(
         0.0,
-        f"{annealing.SHORTER} on rate and clip; 0: they stay as they are",
+        f"{annealing.SHORTER} on rate and clip; 0: both are constant",
         OURS,
         within=(0.0, inf),
     )
@@ -85,8 +85,8 @@ class Passes:
 class Ppo(Passes):
     """Proximal policy optimisation with a clipped ratio.
 
-    Enough passes take every ratio to the edge of the clip, however small the advantage. With annealing the clip and
-    Adam's rate fall, as in the PPO paper's settings for Atari, so that a policy which has to mix choices can settle.
+    With enough passes every ratio reaches the edge of the clip, however small the advantage. With annealing, the clip
+    and Adam's rate fall, as in the PPO paper's settings for Atari. A policy that has to mix choices can then settle.
     """
 
     clip: float = option(
@@ -94,8 +94,8 @@ class Ppo(Passes):
     )
     entropy: float = option(
         0.0,
-        "worth of a nat of the policy's entropy, in deviations of the advantages (of the priced reward, in PDO); it "
-        "falls with the steps' length",
+        "weight of the policy's entropy: a nat counts as so many standard deviations of the advantages (of "
+        "A_R - Σ λ_i A_Ci, in PDO); it falls with the length of the steps",
         OURS,
         within=(0.0, inf),
     )
@@ -106,41 +106,41 @@ CHOICES = {"trpo": Trpo, "natural": NaturalGradient, "reinforce": LikelihoodRati
 
 
 def suited(asked: Asked) -> dict[str, object]:
-    """Options of a policy step that suit a task and a run, where no others are given."""
+    """Default options of a policy step for a task and a run."""
     return {"primal.radius": trust_region.radius_for(asked.horizon, asked.epochs)}
 
 
 _QUICKER = 1.05
-"""By which the pace of gradient steps recovers in an epoch that did not go too far."""
+"""The factor by which the pace of gradient steps recovers in an epoch that did not go too far."""
 _ENTROPY_STRIDE = 16
-"""Every so many observations the policy's entropy is measured."""
+"""The policy's entropy is measured at one in this many observations."""
 
 
 class Samples(eqx.Module):
-    """B on-policy samples, the advantage of each action, and what it counts."""
+    """B on-policy samples, with the advantage of each action and the weight of each sample."""
 
     observation: Float[Array, "B O"]
     action: Float[Array, "B A"]
     advantage: Float[Array, " B"]
     weight: Float[Array, " B"]
-    """1 on average."""
+    """The weight in the gradient, 1 on average."""
 
 
 class Walk(NamedTuple):
-    """What gradient steps carry from epoch to epoch."""
+    """The state of gradient steps between epochs."""
 
     moments: optax.OptState
-    """Adam's."""
+    """Adam's state."""
     pace: Float[Array, ""]
-    """What is left of the configured rate, at most 1.
+    """The current share of the configured rate, at most 1.
 
-    A policy that has become narrow is moved as far by a small change of its mean as a wide one by a large change, and
-    one pass at the old rate goes far beyond what passes are meant to end at. KL grows with the square of the rate.
+    If a policy has become narrow, a small change of its mean is a large KL divergence. One pass at the configured rate
+    can then go far beyond `most_kl`. KL grows with the square of the rate.
     """
 
 
 class Surrogate(eqx.Module):
-    """The samples seen from the policy that drew them, as functions of a flat parameter vector."""
+    """The surrogate objective and KL divergence of policies near the one that drew the samples."""
 
     samples: Samples
     old: eqx.Module
@@ -170,17 +170,17 @@ class Surrogate(eqx.Module):
 
 @runtime_checkable
 class Shortening(Protocol):
-    """What a step of TRPO is held back by (`overshoot.Crossing`)."""
+    """A bound that shortens a step of TRPO (`overshoot.Crossing`)."""
 
     def share(self, surrogate: Surrogate, policy: Policy, natural: trust_region.Product) -> Float[Array, ""]:
-        """The share that is taken of the step `natural(g)`, g the surrogate's gradient."""
+        """The share of the step `natural(g)` that is taken, where g is the surrogate's gradient."""
         ...
 
 
 def init(config: Config | Passes, policy: Policy, pace_of: optax.OptState = ()) -> optax.OptState:
-    """The optimiser state that the step carries from epoch to epoch; empty for the trust-region steps.
+    """The optimiser's state before the first epoch; empty for trust-region steps.
 
-    Gradient steps begin at the configured rate, or at the pace that another walk of the same policy has.
+    Gradient steps begin at the configured rate, or at the pace of another walk of the same policy.
     """
     optimiser = _optimiser(config)
     if optimiser is None:
@@ -200,7 +200,7 @@ def improve(
     shortening: Shortening | None = None,
     epochs: Int[Array, ""] | int = 0,
 ) -> tuple[Policy, optax.OptState, dict[str, Array]]:
-    """One primal step, after so many epochs."""
+    """One primal step, in the epoch with the number `epochs`."""
     surrogate = Surrogate.around(policy, samples)
     parameters, unravel = ravel_pytree(policy)
     accepted = jnp.asarray(True)
@@ -222,16 +222,16 @@ def improve(
 
 
 def counter(config: Config) -> Int[Array, ""] | None:
-    """The number of the first epoch, for a state that has none but for steps that shrink; None where they do not."""
+    """The counter of epochs for steps that shrink, which begins at 0; None for other steps."""
     return jnp.asarray(0) if isinstance(config, Trpo | NaturalGradient) and config.anneal else None
 
 
 def step_length(
     config: Config | Passes, optimiser: optax.OptState, epochs: Int[Array, ""] | int = 0
 ) -> float | Float[Array, ""]:
-    """How long the coming epoch's steps are, the first one's being 1.
+    """The length of the coming epoch's steps, relative to the first epoch's.
 
-    Gradient steps go by the epochs' worth of them that Adam has counted, the others by the epochs so far.
+    For gradient steps, Adam's count of them is converted to epochs. For other steps, `epochs` counts.
     """
     match config:
         case LikelihoodRatio():
@@ -257,7 +257,7 @@ def annealed(config: SomePasses, optimiser: optax.OptState) -> SomePasses:
 
 
 def measure(surrogate: Surrogate, new: Policy, accepted: Bool[Array, ""]) -> dict[str, Array]:
-    """What a step to a new policy came to, as metrics."""
+    """Metrics of a step to a new policy."""
     return {
         "kl": surrogate.kl(new),
         "surrogate_gain": surrogate.gain(new),
@@ -277,14 +277,14 @@ def fisher(config: trust_region.Curvature, policy: Policy, observation: Float[Ar
 def natural_step(
     config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy, length: float | Float[Array, ""] = 1.0
 ) -> Float[Array, " P"]:
-    """H⁻¹g, times the rate or to the edge of the trust region, whichever is nearer; this share of it."""
+    """The share `length` of the natural step: H⁻¹g times the rate, or to the trust region's edge if that is nearer."""
     return _natural_step(config, surrogate, policy, length)[0]
 
 
 def _natural_step(
     config: Trpo | NaturalGradient, surrogate: Surrogate, policy: Policy, length: float | Float[Array, ""]
 ) -> tuple[Float[Array, " P"], trust_region.Product]:
-    """The natural step, and what makes another gradient a step by the same factor: v ↦ s H⁻¹v."""
+    """The natural step s H⁻¹g, and the map v ↦ s H⁻¹v with the same factor s."""
     gradient = ravel_pytree(jax.grad(surrogate.gain)(policy))[0]
     product = fisher(config, policy, surrogate.samples.observation)
     solve = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
@@ -322,7 +322,7 @@ def _likelihood_ratio_step(
 
 
 def clipped_gain(config: Ppo, surrogate: Surrogate, policy: Policy) -> Float[Array, ""]:
-    """PPO's surrogate: the mean of w · min(ratio · A, clip(ratio) · A), and of w times what the entropy is worth."""
+    """PPO's surrogate: the mean of w · min(ratio · A, clip(ratio) · A), plus the weighted entropy."""
     ratio, advantage = surrogate.ratio(policy), surrogate.samples.advantage
     clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
     gain = jnp.mean(surrogate.samples.weight * jnp.minimum(ratio * advantage, clipped * advantage))
@@ -341,9 +341,10 @@ def descend(
     walk: optax.OptState,
     key: PRNGKeyArray,
 ) -> tuple[Policy, optax.OptState]:
-    """The policy after passes over `data`, each minibatch a step down the loss; the surrogate is that of all samples.
+    """The policy after passes over `data`, with a gradient step on the loss of each minibatch.
 
-    Every array in `data` has the samples in front, so that a minibatch is of the same kind.
+    The samples are the first axis of every array in `data`, so that a minibatch has the same type. `surrogate` is that
+    of all samples; it measures how far the policy has moved.
     """
     assert isinstance(walk, Walk)
     start, unravel = ravel_pytree(policy)

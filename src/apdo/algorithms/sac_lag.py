@@ -1,19 +1,19 @@
-"""SAC-Lagrangian: soft actor-critic with cautious cost critics, and multipliers that follow the episodes it plays.
+"""SAC-Lagrangian: soft actor-critic with cautious cost critics, and multipliers that follow the costs of its episodes.
 
     sample a batch with π_k, add it to the buffer
-    b ← b + share · (C(π_k) - what the critics said of π_k - b)
-    as many iterations of `off_policy.sac` on the buffer as the batch has steps, times the update ratio,
-    in each of which λ moves with the relative excess of  Q̂_C(s_0) + b  over d
+    b ← b + share · (C(π_k) - the critics' prediction for π_k - b)
+    as many iterations of `off_policy.sac` on the buffer as the batch has steps, times the update ratio;
+    in each iteration λ moves with the relative excess of  Q̂_C(s_0) + b  over d
 
-Off-policy critics say at once what has become of the actor, and err in what it costs in all; episodes say that without
-bias, but late. A multiplier that waits for episodes swings: in the iterations between two batches an actor can go all
-the way from one side of the limit to the other. So critics move the multipliers, in every iteration, and episodes say
-how far the critics are off (`multipliers corrected`). `critics` leaves the correction out. `episodes` has the
-multipliers move once a batch, by its own cost alone (`off_policy.sac_online`). The gains are pure numbers in every
-case: λ is counted in the ratio of the data's spreads.
+Off-policy critics respond to a change of the actor at once, but their estimate of its cost is biased. Episodes measure
+the cost without bias, but late. A multiplier that waits for episodes oscillates: between two batches the actor can move
+from one side of the limit to the other. So the critics' cost moves the multipliers in every iteration, corrected by the
+episodes' costs (`multipliers corrected`). `critics` omits the correction. With `episodes` the multipliers move once a
+batch, by the batch's cost alone (`off_policy.sac_online`). The gains are always pure numbers: λ is in units of the
+ratio of the data's spreads.
 
-The first policy is all but uniform. For the first `warm_up` samples nothing is learned, so that those are random
-actions, and every batch is one of the policy that the state holds.
+The first policy is nearly uniform, and nothing is learned during the first `warm_up` samples: their actions are random.
+Every batch is drawn by the policy in the state.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from apdo.problem import Problem
 memory = on_policy.memory
 suited = sac_online.suited
 batches = (2, 2_000, 20_000)
-"""What a batch has unless told otherwise: episodes, and the fewest and most samples."""
+"""The default batch: its number of episodes, and the fewest and most samples."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +46,17 @@ class Config(dial.Config):
     learner: sac.Learner = option(sac_online.ONLINE, "the off-policy learner", OURS)
     multipliers: str = option(
         "corrected",
-        "what moves the multipliers: what the critics say of the actor, the same corrected by what episodes cost, "
-        "or the cost of the episodes just played alone",
+        "what moves the multipliers: the critics' estimate of the actor's cost, corrected by the cost of episodes or "
+        "uncorrected, or the cost of the latest episodes alone",
         OURS,
         choices=one_of("corrected", "critics", "episodes"),
     )
-    correction: float = option(0.1, "share of a batch in what critics are corrected by", OURS, within=(0.0, 1.0))
+    correction: float = option(0.1, "weight of one batch in the critics' correction", OURS, within=(0.0, 1.0))
     rule: dual.Config = option(
-        dual.Pid(proportional=0.3, far=0.0), "how the episodes' cost alone moves them", OURS, choices=dual.CHOICES
+        dual.Pid(proportional=0.3, far=0.0), "with multipliers episodes: update rule", OURS, choices=dual.CHOICES
     )
     dual_step: float = option(
-        0.05, "β, the multipliers' step for a batch, by episodes alone; 0 holds them", OURS, within=(0.0, inf)
+        0.05, "with multipliers episodes: β, the step for a batch; 0 holds them fixed", OURS, within=(0.0, inf)
     )
     replay_capacity: int = option(1_000_000, "transitions that the buffer holds", OURS, above=0)
     warm_up: int = option(5_000, "samples of random actions before anything is learned", OURS, within=(0, 10**9))
@@ -68,18 +68,18 @@ class State(eqx.Module):
 
     learner: sac.State
     buffer: replay.Replay
-    """Observations as they came."""
+    """Raw observations are stored."""
     largest: Float[Array, " M"]
-    """The largest C so far, in size."""
+    """The largest |C| so far."""
     unseen: Float[Array, " M"]
-    """b: what the critics miss of the actor's costs."""
+    """b, by how much the critics underestimate the actor's costs."""
     dial: dial.Dial | None
     statistics: Statistics | None
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """Random networks and an empty buffer."""
-    iterations_of(config.updates, problem.batch)  # which can be too many
+    iterations_of(config.updates, problem.batch)  # raises InvalidInput if there are too many
     return State(
         learner=sac.start(_learner(config), problem, key),
         buffer=empty_buffer(problem, config.replay_capacity),
@@ -91,7 +91,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 
 
 def _learner(config: Config) -> sac.Learner:
-    """The learner, which leaves the multipliers alone where episodes move them."""
+    """The learner's settings. With multipliers `episodes`, the learner itself does not move the multipliers."""
     own = config.multipliers != "episodes"
     rule, rate = (config.learner.rule, config.learner.dual_rate) if own else (config.rule, 0.0)
     return dataclasses.replace(config.learner, rule=rule, dual_rate=rate)
@@ -113,7 +113,7 @@ act = on_policy.acting_by(learned_policy)
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: store the batch, move the multipliers by its cost, then learn."""
+    """One epoch: insert the batch into the buffer, move the multipliers by its cost, then learn."""
     del key  # The learner has one of its own.
     settings, buffer = _learner(config), replay.insert(state.buffer, by_environment(batch))
     statistics, learner = on_policy.renormalised_learner(state.learner, state.statistics, batch)
@@ -128,7 +128,7 @@ def step(
         excess = dual.relative_excess(measured["cost"], limit, largest, *spread)
         moved = sac_online.steer(config.rule, learner.multiplier, excess, config.dual_step, warm)
         learner = dataclasses.replace(learner, multiplier=moved)
-    # The critics know nothing of an actor before their first iteration, and a limit below the given one is missed cost.
+    # Critics know nothing before their first iteration. A limit below the given one acts like an underestimated cost.
     known = config.correction * (learner.iteration > 0)
     unseen = state.unseen + known * (measured["cost"] - learner.path.latest_cost - state.unseen)
     missed = problem.limit - limit + (unseen if config.multipliers == "corrected" else 0.0)

@@ -1,7 +1,8 @@
-"""Any algorithm before an environment whose actions are mapped: clip(shift + scale · action, low, high).
+"""Any algorithm for an environment whose actions are mapped by clip(shift + scale · action, low, high).
 
-The algorithm's actions are of order one, and it does not know what they mean; what is learned gives the environment's
-own. The environment's side maps the actions while training, so that all that happens here is in the learned policy.
+The algorithm's actions are of order one, and it does not know the mapping. The learned policy gives the environment's
+own actions. During training the environment's side maps the actions, so this module only adds the mapping to the
+learned policy.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from apdo.problem import Problem
 
 
 class ActionMeaning(eqx.Module):
-    """What the environment is given for an action: clip(shift + scale · action, low, high)."""
+    """The map from an algorithm's action to the environment's: clip(shift + scale · action, low, high)."""
 
     shift: Float[Array, " A"]
     scale: Float[Array, " A"]
@@ -41,7 +42,7 @@ class RawDistribution(eqx.Module):
         return self._mean(self.inner.sample(key))
 
     def mode(self) -> Float[Array, " A"]:
-        """What the inner distribution's mode means."""
+        """The mapped mode of the inner distribution."""
         return self._mean(self.inner.mode())
 
     def _mean(self, action: Float[Array, " A"]) -> Float[Array, " A"]:
@@ -63,18 +64,18 @@ class RawPolicy(eqx.Module):
         return self.network(observation)
 
     def around(self) -> dict[str, np.ndarray]:
-        """What is done after the network, under the names that an exported policy has for it."""
+        """The mapping after the network, under the names of an exported policy's arrays."""
         if self.meaning is None:
             return {}
         return {f"action_{name}": np.asarray(value) for name, value in vars(self.meaning).items()}
 
 
 class State(eqx.Module):
-    """The algorithm's own state, and what its actions mean."""
+    """The algorithm's own state, and the map of its actions."""
 
     inner: PyTree
     meaning: ActionMeaning | None
-    """None where actions mean what they say."""
+    """None if actions are not mapped."""
 
 
 class Scaled:
@@ -90,16 +91,16 @@ class Scaled:
         self.start_from = None if begin is None else _start_from(begin)
 
     def init(self, config: OwnConfig, problem: Problem, key: PRNGKeyArray) -> State:
-        """The inner algorithm's start."""
+        """The inner algorithm's state before the first epoch, with the map."""
         return State(inner=self._inner.init(config, problem, key), meaning=self._meaning)
 
     def working_memory(self, config: OwnConfig, problem: Problem) -> int:
-        """The inner algorithm's."""
+        """The inner algorithm's working memory, in bytes."""
         own = getattr(self._inner, "working_memory", None)
         return 0 if own is None else own(config, problem)
 
     def memory(self, config: OwnConfig, problem: Problem) -> PyTree:
-        """The inner algorithm's."""
+        """The inner algorithm's memory at the start of an episode."""
         return self._inner.memory(config, problem)
 
     def act(
@@ -111,27 +112,27 @@ class Scaled:
     def step(
         self, config: OwnConfig, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
     ) -> tuple[State, dict[str, Array]]:
-        """The inner algorithm's."""
+        """The inner algorithm's step."""
         inner, metrics = self._inner.step(config, problem, state.inner, batch, key)
         return State(inner=inner, meaning=state.meaning), metrics
 
     def learned_values(self, state: State) -> PyTree:
-        """The inner algorithm's value functions; None where it has none."""
+        """The inner algorithm's value functions; None if it has none."""
         own = getattr(self._inner, "learned_values", None)
         return None if own is None else own(state.inner)
 
     def learned_policy(self, state: State) -> RawPolicy:
-        """What has been learned, with the environment's own actions."""
+        """The learned policy, with the environment's own actions."""
         return RawPolicy(network=self._inner.learned_policy(state.inner), meaning=state.meaning)
 
 
 def _start_from(own: Callable[[PyTree, PyTree], PyTree]) -> Callable[[State, PyTree], State]:
-    """The inner algorithm's start with learned networks."""
+    """The inner algorithm's `start_from`, on states with the map."""
     return lambda state, start: State(inner=own(state.inner, start), meaning=state.meaning)
 
 
 def _adjustment(own: Adjustment) -> Adjustment:
-    """The inner algorithm's adjustment, on the state that wraps the inner one's."""
+    """The inner algorithm's adjustment, on states with the map."""
 
     def inside(function: Any) -> Any:  # noqa: ANN401
         return lambda config, problem, state, *rest: function(config, problem, state.inner, *rest)

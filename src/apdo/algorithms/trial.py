@@ -1,13 +1,13 @@
 """An off-policy actor on trial: one epoch of its own decides whether it becomes the policy.
 
-The actor plays the epoch with the noise that it was trained under. It is taken if
+The actor plays the epoch with the noise that it was trained with. It is adopted ("taken") if two conditions hold.
 
-    R - λ C - λ' [C - d]⁺        with λ = λ^OFF, and λ' twice as much
+1. R - λ C - λ' [C - d]⁺, with λ = λ^OFF and λ' = 2 λ, is higher in its epoch than in the previous policy's last epoch.
+2. Its epoch does not show that it exceeds the limits: its cost is below them, up to 5 % and two standard errors, or
+   lower than the previous policy's.
 
-is higher in its epoch than in the last epoch of the policy before, and if that epoch does not show it beyond the
-limits: its cost is within 5 % of them and two standard errors, or nearer to them than before. Then the on-policy stage
-goes on from it, else from the policy and the multipliers before. Either way the epoch's samples count, and nothing else
-is learned from them but the value functions of an actor that is taken.
+PDO then continues from the actor; otherwise from the previous policy and multipliers. In both cases the epoch's samples
+count towards the run. Nothing is learned from them on-policy, except the value functions of an adopted actor.
 """
 
 import dataclasses
@@ -29,33 +29,33 @@ from apdo.problem import Problem
 T = TypeVar("T")
 
 SLACK = 0.05
-"""By which share of a limit an actor on trial may exceed it."""
+"""The share of a limit by which an actor on trial may exceed it."""
 ERRORS = 2.0
-"""By how many standard errors of its own epoch's mean, on top of that."""
+"""The standard errors of its own epoch's mean by which it may exceed the limit on top of that."""
 DEAR = 2.0
-"""What cost beyond a limit counts besides its price, in prices."""
+"""The additional weight of cost beyond a limit, in multiples of the multiplier: λ' / λ."""
 _LEAST_SHARE = 0.25
-"""To which share of itself one trial can lower what the next actor aims at."""
+"""One trial can lower the target cost of the next actor to this share at least."""
 REFITS = 10
-"""Fits of the value functions, one after the other, to an actor that is taken."""
+"""The number of successive fits of the value functions to an adopted actor."""
 
 
 class Trial(eqx.Module):
-    """What is needed to tell whether an actor is better than the policy before it, and to go back."""
+    """The data needed to compare an actor with the previous policy, and to return to that policy."""
 
     on: Bool[Array, ""]
     """Whether this epoch is played by the actor."""
     before: policies.Policy
     multiplier: dual.Multiplier
     units: dual.Relative
-    """Where to go back to."""
+    """The previous policy, its multipliers and their units."""
     objective: Float[Array, ""]
     cost: Float[Array, " M"]
-    """R and C of the latest policy that was no trial."""
+    """R and C of the latest policy that was not refused: PDO's own, or an adopted actor."""
 
     @staticmethod
     def none(state: pdo.State, problem: Problem) -> "Trial":
-        """Before the first one."""
+        """The state before the first trial."""
         return Trial(
             on=jnp.asarray(False),
             before=state.policy,
@@ -66,7 +66,7 @@ class Trial(eqx.Module):
         )
 
     def begin(self, state: pdo.State) -> "Trial":
-        """A trial in the next epoch, of an actor that takes the place of this state's policy."""
+        """A trial in the next epoch, of an actor that replaces this state's policy."""
         return dataclasses.replace(
             self, on=jnp.ones_like(self.on), before=state.policy, multiplier=state.multiplier, units=state.units
         )
@@ -84,10 +84,11 @@ class Trial(eqx.Module):
         clear: Bool[Array, ""] | bool = False,
         lenient: bool = False,
     ) -> tuple[pdo.State, "Trial", Bool[Array, ""]]:
-        """Where PDO goes on, the trial after this epoch, and whether an actor was taken.
+        """The state that PDO continues from, the trial after this epoch, and whether an actor was adopted.
 
-        `state` has played the epoch and `after` is what PDO made of it. Unless `strict`, an actor may break the limits;
-        if `clear`, its return has to be higher beyond doubt. If `lenient`, it need only not be shown to be worse.
+        `state` has played the epoch, and `after` is the state after PDO's step. Unless `strict`, an actor may exceed
+        the limits. If `clear`, its return has to be significantly higher. If `lenient`, the actor must only not be
+        significantly worse.
         """
         seen = objective.measure(problem, batch)
         price = state.multiplier.value
@@ -131,10 +132,11 @@ class Trial(eqx.Module):
     def corrected(
         self, problem: Problem, unseen: Float[Array, " M"], batch: Transition
     ) -> tuple[Float[Array, " M"], Bool[Array, ""]]:
-        """What critics miss of an actor's costs, and whether this epoch shows its actor beyond the limits.
+        """The critics' underestimate of an actor's costs, and whether this epoch shows its actor to exceed the limits.
 
-        In its critics' eyes an actor costs d' = d - unseen. If it came to C > d instead, the next aims at d' d / C:
-        critics misjudge a cost by a factor rather than by an amount. Where that has no sense (d ≤ 0), at d' - (C - d).
+        An actor is trained towards a cost of d' = d - unseen as its critics estimate it. If the cost is C > d instead,
+        the next target is d' d / C, because critics are usually wrong by a factor rather than by an amount. If d ≤ 0, a
+        factor makes no sense, and the next target is d' - (C - d).
         """
         seen = objective.measure(problem, batch)
         limit = problem.limit
@@ -151,8 +153,8 @@ class Trial(eqx.Module):
         return earned - jnp.vdot(price, cost + DEAR * jnp.maximum(cost - problem.limit, 0.0))
 
     def _keeps(self, problem: Problem, seen: Measurement, nearly: float | Float[Array, " M"] = 0.0) -> Bool[Array, ""]:
-        """Whether costs are within the limits, by what an epoch can tell, or (nearly) nearer to them than before."""
-        # A limit may be 0; what is to be taken off a cost says what counts then.
+        """Whether costs are within the limits up to slack and noise, or not above the earlier cost plus `nearly`."""
+        # A limit may be 0. The slack is then a share of the distance of the earlier cost from the limit.
         slack = SLACK * jnp.maximum(jnp.abs(problem.limit), 0.2 * jnp.abs(self.cost - problem.limit))
         within = seen.cost <= problem.limit + slack + ERRORS * seen.cost_error
         return jnp.all(within | (seen.cost <= self.cost + nearly))
@@ -166,7 +168,7 @@ def _refit(
     batch: Transition,
     key: PRNGKeyArray,
 ) -> critics.Critic:
-    """The value functions of the policy that drew the batch."""
+    """The value functions, fitted to the policy that drew the batch."""
 
     def once(critic: critics.Critic, key: PRNGKeyArray) -> tuple[critics.Critic, None]:
         found = value_functions.estimates(config, problem, critic, price, batch)
@@ -176,5 +178,5 @@ def _refit(
 
 
 def choose(first: Bool[Array, ""], one: T, other: T) -> T:
-    """The one or the other, leaf by leaf."""
+    """`one` if `first`, otherwise `other`, for each leaf."""
     return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)

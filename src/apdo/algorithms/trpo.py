@@ -1,6 +1,6 @@
-"""TRPO (Schulman et al. 2015): maximise R(π) with no regard to the constraints.
+"""TRPO (Schulman et al. 2015): maximise R(π), ignoring the constraints.
 
-The reference that shows what a task pays when nothing is forbidden; costs are measured and reported, never used.
+It is the reference that shows the return of a task without limits. Costs are measured and reported, but never used.
 """
 
 import dataclasses
@@ -43,11 +43,11 @@ class State(eqx.Module):
     critic: critics.Critic
     statistics: Statistics | None
     epoch: Int[Array, ""] | None
-    """k; None where steps keep their length."""
+    """k; None if steps do not shrink."""
 
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A fresh policy and value function."""
+    """A new policy and value function."""
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     return State(
@@ -62,7 +62,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
-    """One epoch: advantages, policy step, value fit."""
+    """One epoch: advantages, policy step, and the fit of the value function."""
     primal_key, critic_key = random.split(key)
     statistics, seen, policy, critic = on_policy.renormalised(state, batch)
     estimates = on_policy.estimate_one(problem, critic, seen, batch.reward, config.trace)

@@ -1,7 +1,7 @@
 """The value functions of PDO: one for the reward and one for each cost, or a single one of r - Σ λ_i c_i.
 
-The published code has a single one. It gives no advantages of the costs, in which gains could be counted or a step
-could be seen to carry a cost through its limit, and it has the multipliers inside before they move.
+The published code has a single one. A single one gives no advantages of the costs. Gains then have no relative units,
+and the effect of a step on a cost is unknown. It also includes the multipliers from before their update.
 """
 
 from typing import Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from apdo.problem import Problem
 
 @runtime_checkable
 class Config(Protocol):
-    """What of PDO's settings the value functions need, or must agree with."""
+    """The part of PDO's settings that the value functions need, or must agree with."""
 
     @property
     def values(self) -> str:
@@ -31,22 +31,22 @@ class Config(Protocol):
 
     @property
     def cost_trace(self) -> float:
-        """The same for costs."""
+        """λ of generalised advantage estimation, costs."""
         ...
 
     @property
     def units(self) -> str:
-        """What the multipliers' gains are counted in."""
+        """The units of the multipliers' gains."""
         ...
 
     @property
     def first(self) -> str:
-        """What moves first in an epoch."""
+        """What is updated first in an epoch, `policy` or `multipliers`."""
         ...
 
 
 def signals(config: Config, problem: Problem) -> int:
-    """How many there are; InvalidInput where other options do not allow for a single one."""
+    """The number of value functions; InvalidInput if other options contradict a single one."""
     if config.values == "separate":
         return 1 + problem.constraints
     if config.units == "relative":

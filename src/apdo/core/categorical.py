@@ -1,7 +1,7 @@
 """Categorical policies: one of A choices, drawn from softmax(logits_θ(s)).
 
-A choice is a one-hot vector of length A, so that what holds for action vectors holds for choices: log π(a|s) is
-a·log p, and a function that is linear in the action takes its expected value at the vector of probabilities.
+A choice is a one-hot vector of length A, so code for action vectors also works for choices. log π(a|s) is a·log p. The
+expected value of a function that is linear in the action is that function at the vector of probabilities.
 """
 
 import equinox as eqx
@@ -19,7 +19,7 @@ class Categorical(eqx.Module):
 
     @property
     def probabilities(self) -> Float[Array, " A"]:
-        """p."""
+        """The probabilities p of the choices."""
         return jax.nn.softmax(self.logits)
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, " A"]:

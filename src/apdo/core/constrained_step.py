@@ -1,27 +1,30 @@
 """CPO's step: the best move inside a trust region and a set of linear constraints, from a handful of numbers.
 
-With g the gradient of the objective, b_i those of the constraints, H the Fisher matrix, c_i = C_i(π) - d_i, δ the
+g is the gradient of the objective, b_i those of the constraints, H the Fisher matrix, c_i = C_i(π) - d_i, and δ the
 radius:
 
     maximise gᵀx   subject to   c_i + b_iᵀx ≤ 0,   xᵀHx/2 ≤ δ
 
-The solution lies in the span of H⁻¹g and H⁻¹b_i, so that it depends on  q = gᵀH⁻¹g,  r_i = gᵀH⁻¹b_i,
-S_ij = b_iᵀH⁻¹b_j,  c and δ  alone. With multipliers λ of the trust region and ν of the constraints the Lagrangian is
-stationary at x = H⁻¹(g - Bν)/λ, and the dual function is
+The solution lies in the span of H⁻¹g and H⁻¹b_i. It therefore depends only on  q = gᵀH⁻¹g,  r_i = gᵀH⁻¹b_i,
+S_ij = b_iᵀH⁻¹b_j,  c and δ. Let λ be the multiplier of the trust region and ν those of the constraints. The Lagrangian
+is stationary at x = H⁻¹(g - Bν)/λ, and the dual function is
 
     D(ν) = sqrt(2δ·w(ν)) - νᵀc,   w(ν) = q - 2rᵀν + νᵀSν,   λ = sqrt(w/2δ),   to be minimised over ν ≥ 0.
 
-If the constraints in a set A are active and the others are not, then with inverses and vectors restricted to A
+If exactly the constraints in a set A are active, then (with inverses and vectors restricted to A)
 
     λ² = (q - rᵀS⁻¹r) / (2δ - cᵀS⁻¹c),    ν = S⁻¹(r + λc),    x = α (H⁻¹g - H⁻¹B S⁻¹r) - H⁻¹B S⁻¹c,   α = 1/λ.
 
-x is a move within the active faces, as far as the trust region allows, after the shortest move onto them. Nothing is
-divided by c. D is convex, so that the least D over the 2^m sets, with ν clipped to ν ≥ 0, is the optimum: a wrong set
-gives a feasible ν too, and cannot win.
+x has two parts: the shortest move onto the active faces, and then a move within these faces as far as the trust region
+allows. No formula divides by c.
 
-Where the constraints and the trust region have no point in common, the recovery step leads towards the nearest point
-(in the metric H) that satisfies the constraints, -H⁻¹Bν with ν ≥ 0 maximising νᵀc - νᵀSν/2, to the edge of the trust
-region.
+The code computes ν for each of the 2^m sets, clips it to ν ≥ 0, and takes the set with the least D. This is the
+optimum: each clipped ν is feasible in the convex dual problem, so a wrong set cannot have a smaller D than the right
+one.
+
+If no point satisfies both the constraints and the trust region, the step is a recovery step. It goes towards the point
+that satisfies the constraints and is nearest in the metric H, and stops at the edge of the trust region. That point is
+-H⁻¹Bν, where ν ≥ 0 maximises νᵀc - νᵀSν/2.
 """
 
 import dataclasses
@@ -39,24 +42,25 @@ _VANISHING = 1e-30
 
 
 class Move(eqx.Module):
-    """x = along_objective·H⁻¹g + Σ_i along_constraint_i·H⁻¹b_i, and how it came about."""
+    """The move x = along_objective·H⁻¹g + Σ_i along_constraint_i·H⁻¹b_i, and how it was found."""
 
     along_objective: Float[Array, ""]
     along_constraint: Float[Array, " M"]
     back: Float[Array, " M"]
-    """The part of it that goes to where the active constraints hold exactly: -H⁻¹B of it."""
+    """-H⁻¹B·back is the part of x that leads to where the active constraints hold with equality."""
     left: Float[Array, ""]
-    """What is left of g where moves keep to the active constraints, as a share of its length, both in H⁻¹."""
+    """The length of g projected onto the active faces, as a share of the length of g, both in the metric H⁻¹."""
     multiplier: Float[Array, " M"]
-    """ν, the price of each constraint in units of the objective; zero in recovery."""
+    """ν, the multiplier of each constraint, in units of the objective per unit of the cost; zero in recovery."""
     recovering: Bool[Array, ""]
     constrained: Bool[Array, ""]
-    """Whether any constraint is active, so that the step is not TRPO's."""
+    """Whether any constraint is active. If none is, the step is that of TRPO."""
 
     def shortened(self, length: float | Float[Array, ""], settles: bool | Bool[Array, ""]) -> "Move":
-        """This share of the step; where it is to settle, its part along the constraints shrinks with the gradient too.
+        """The step times `length`. If `settles`, its part within the active faces is also multiplied by `left`.
 
-        CPO goes to the edge of its region along the constraints, also where nothing but noise is left to gain.
+        CPO always goes along the active constraints to the edge of the trust region, even if the gradient there is
+        only noise. With `settles` the step shrinks as that gradient does.
         """
         along = length * jnp.where(settles, self.left, 1.0)
         return dataclasses.replace(
@@ -93,18 +97,18 @@ def solve(
 
 
 def nearest(s: Float[Array, "M M"], c: Float[Array, " M"]) -> tuple[Float[Array, ""], Float[Array, " M"]]:
-    """The nearest point to here with c_i + b_iᵀx ≤ 0 for all i: its squared distance, and ν with x = -H⁻¹Bν."""
+    """The point x nearest to 0 with c_i + b_iᵀx ≤ 0 for all i: its squared distance, and ν with x = -H⁻¹Bν."""
     sets, usable = _active_sets(s)
     return _nearest(s, c, sets, usable)
 
 
 def _active_sets(s: Float[Array, "M M"]) -> tuple[Bool[Array, "sets M"], Bool[Array, " M"]]:
-    """The sets of constraints that may be active together, and which can be at all."""
+    """All sets of constraints that may be active together, and whether each constraint can be active at all."""
     m = s.shape[0]
     if m > MOST_CONSTRAINTS:
         raise InvalidInput(f"CPO solves for at most {MOST_CONSTRAINTS} constraints, not {m}.")
-    # A constraint whose gradient vanishes cannot be acted on; it must not be able to look active. One that is merely
-    # small has small units, or a neighbour with large ones.
+    # No step can change a constraint whose gradient vanishes, so it must never count as active. A small gradient is
+    # no reason to exclude a constraint: its cost may be measured in small units.
     usable = jnp.diagonal(s) > _VANISHING
     return jnp.asarray(list(itertools.product([False, True], repeat=m))) & usable[None], usable
 
@@ -124,7 +128,7 @@ def _restricted_inverse(s: Float[Array, "M M"], active: Bool[Array, " M"]) -> Fl
     scale = jnp.where(active, jnp.sqrt(jnp.abs(jnp.diagonal(s))), 1.0)
     scale = jnp.where(scale > 0.0, scale, 1.0)
     normalised = jnp.where(both, s / (scale[:, None] * scale[None]), jnp.eye(s.shape[0]))
-    # Parallel constraints make S singular; a trace of the identity picks the shortest of the equivalent solutions.
+    # Parallel constraints make S singular. A small multiple of the identity selects the shortest of the solutions.
     regular = normalised + 1e-6 * jnp.eye(s.shape[0])
     return jnp.where(both, jnp.linalg.inv(regular) / (scale[:, None] * scale[None]), 0.0)
 
@@ -141,7 +145,7 @@ def _on_faces(
     face_r, face_c = inverse @ r, inverse @ c
     free = jnp.maximum(q - r @ face_r, 0.0)
     room = 2.0 * radius - c @ face_c
-    # Conjugate gradient stops before its end, and of gradients that are all noise q = gᵀH⁻¹g may come out negative.
+    # Conjugate gradient is stopped early, so q = gᵀH⁻¹g may come out negative if the gradients are pure noise.
     movable = free > 1e-6 * jnp.abs(q)
     price = jnp.sqrt(jnp.maximum(free, 0.0) / jnp.where(room > 0.0, room, 1.0))
     reach = jnp.where(movable, 1.0 / jnp.where(movable, price, 1.0), 0.0)
@@ -163,7 +167,7 @@ def _on_faces(
 def _nearest(
     s: Float[Array, "M M"], c: Float[Array, " M"], sets: Bool[Array, "sets M"], usable: Bool[Array, " M"]
 ) -> tuple[Float[Array, ""], Float[Array, " M"]]:
-    """The squared distance to the nearest point within the usable constraints, and ν with that point at -H⁻¹Bν."""
+    """The squared distance to the nearest point that satisfies the usable constraints, and ν: the point is -H⁻¹Bν."""
     c = jnp.where(usable, c, -1.0)
 
     def on_faces(active: Bool[Array, " M"]) -> tuple[Float[Array, ""], Float[Array, " M"]]:

@@ -1,9 +1,9 @@
 """Value functions V_k(s) of K signals (the reward, the costs) as one stack of networks.
 
-The networks predict targets in units of the targets themselves: V = mean + scale · output, with mean and scale of each
-signal taken from the latest batch. When those change, the last layer is changed so that every value stays what it was
-(van Hasselt et al. 2016). So a value function is fitted alike whatever its signal is counted in, and a level that all
-targets share need not be learned. Where what is left of an episode depends on the time, the networks see that too.
+The networks predict normalised targets: V = mean + scale · output, where mean and scale of each signal are those of the
+latest batch's targets. When these change, the last layer is adjusted so that every value remains the same (van Hasselt
+et al. 2016). The units of a signal therefore make no difference to the fit, and the mean of the targets need not be
+learned. If the rest of an episode depends on the time, the time is an input of the networks too.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from apdo.core.data import Transition
 from apdo.options import OURS, PAPER, option
 
 _CONSTANT = 1e-5
-"""Targets that differ by less than this share of their size are constant, up to rounding."""
+"""Targets whose standard deviation is below this share of their largest magnitude count as constant."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """How value functions are shaped and fitted."""
+    """The shape of value functions, and how they are fitted."""
 
     hidden: tuple[int, ...] = option((64, 32), "hidden layers of each value network", PAPER, above=0, most=10**5)
     rate: float = option(1e-3, "Adam's learning rate", OURS, above=0.0)
@@ -34,15 +34,15 @@ class Config:
 
 
 class Critic(eqx.Module):
-    """K value networks, the units of their outputs, and their optimiser."""
+    """K value networks, the mean and scale of each one's targets, and the state of their optimiser."""
 
     networks: networks.Network
     mean: Float[Array, " K"]
     scale: Float[Array, " K"]
-    """0 until a signal's targets have varied: its value is then the mean."""
+    """The deviation of each signal's targets. It is 0 until they have varied; the value is the mean until then."""
     optimiser: optax.OptState
     horizon: int | None = eqx.field(static=True)
-    """The episode's length, where the networks see the time."""
+    """The episode's length in steps, if the networks see the time."""
 
 
 def init(
@@ -53,7 +53,7 @@ def init(
     horizon: int | None = None,
     image: networks.Image | None = None,
 ) -> Critic:
-    """Fresh value functions for K signals: 0 everywhere."""
+    """New value functions for K signals. They are 0 everywhere."""
     values = networks.build_stack(key, signals, observation_size + (horizon is not None), config.hidden, image)
     return Critic(
         networks=values,
@@ -65,7 +65,7 @@ def init(
 
 
 def inputs(critic: Critic, observation: Float[Array, "*batch O"], step: Int[Array, "*batch"]) -> Float[Array, "B I"]:
-    """What the networks see, one row for each sample."""
+    """The inputs of the networks, one row for each sample."""
     flat = observation.reshape(-1, observation.shape[-1])
     if critic.horizon is None:
         return flat
@@ -75,14 +75,14 @@ def inputs(critic: Critic, observation: Float[Array, "*batch O"], step: Int[Arra
 def values(
     critic: Critic, observation: Float[Array, "*batch O"], step: Int[Array, "*batch"]
 ) -> Float[Array, "*batch K"]:
-    """V_k at each observation, at that step of an episode."""
+    """V_k at each observation and step of an episode."""
     output = networks.apply_stack(critic.networks, inputs(critic, observation, step))[..., 0].T
     found = critic.mean[None] + critic.scale[None] * output
     return found.reshape(*observation.shape[:-1], -1)
 
 
 class Estimates(eqx.Module):
-    """Advantages of the sampled actions, and the targets that the value functions are to be fitted to."""
+    """Advantages of the sampled actions, and the targets to fit the value functions to."""
 
     advantage: Float[Array, "T N K"]
     target: Float[Array, "T N K"]
@@ -96,10 +96,10 @@ def estimate(
     trace: Float[Array, " K"],
     final: Bool[Array, "T N"],
 ) -> Estimates:
-    """Advantages by GAE with the values as they stand before the fit; targets are value plus advantage.
+    """Advantages by GAE with the values from before the fit. The targets are value plus advantage.
 
-    `final` says after which steps nothing counts any more. Where that is so of all that end an episode, the next value
-    within the batch is the value one step on, which saves half of the work.
+    `final` marks the steps after which nothing counts any more. If the networks see the time, every step that ends an
+    episode is final. The next value of a step is then the value of the row after it, which saves half of the work.
     """
     value = values(critic, batch.observation, batch.step)
     if critic.horizon is None:
@@ -114,9 +114,9 @@ def estimate(
 def fit(
     config: Config, critic: Critic, key: PRNGKeyArray, observed: Float[Array, "B I"], target: Float[Array, "B K"]
 ) -> tuple[Critic, Float[Array, " K"]]:
-    """The critic after least squares by Adam on minibatches, and the last pass's mean squared error by signal.
+    """The critic after a least-squares fit by Adam on minibatches, and each signal's mean squared error.
 
-    `observed` is what `inputs` gives. The error is a share of the targets' variance.
+    `observed` is the result of `inputs`. The error is the mean over the last pass, as a share of the targets' variance.
     """
     optimiser = optax.adam(config.rate)
     critic = _in_units_of(critic, target)
@@ -146,11 +146,11 @@ def fit(
 
 
 def _in_units_of(critic: Critic, target: Float[Array, "B K"]) -> Critic:
-    """The same value functions, with outputs in units of these targets; a signal that does not vary keeps its own."""
+    """The same value functions, with the mean and scale of these targets. A constant signal keeps its old ones."""
     mean, deviation = jnp.mean(target, axis=0), jnp.std(target, axis=0)
     varies = deviation > _CONSTANT * jnp.max(jnp.abs(target), axis=0)
     new_mean, new_scale = jnp.where(varies, mean, critic.mean), jnp.where(varies, deviation, critic.scale)
-    # Values that have no unit yet are those of a network that nobody has fitted: they need not be kept.
+    # A scale of 0 means that the network was never fitted, so its values need not be preserved.
     kept = varies & (critic.scale > 0.0)
     divisor = jnp.where(kept, new_scale, 1.0)
     ratio = jnp.where(kept, critic.scale / divisor, 1.0)

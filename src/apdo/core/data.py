@@ -1,4 +1,4 @@
-"""What a sampler hands to an algorithm.
+"""The batches that a sampler gives to an algorithm.
 
 Axis legend, used in every annotation: T steps in time, N environments side by side, B = T·N samples, M constraints,
 O observation entries, A action entries, K value signals (the reward, then the costs), S seeds.
@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 class Transition(eqx.Module):
     """T steps of N environments, or any other leading axes; `next_observation` is the one before any reset.
 
-    A terminated step is followed by nothing: its value bootstraps from zero. A truncated one was cut off by a time
-    limit: it bootstraps from the value of `next_observation`. An episode that the end of the batch cuts off is neither.
+    After a terminated step the episode is over: its value bootstraps from zero. A truncated step was cut off by a time
+    limit: it bootstraps from the value of `next_observation`. The last step of a batch is neither if its episode would
+    have gone on.
     """
 
     observation: Float[Array, "*batch O"]
@@ -27,7 +28,7 @@ class Transition(eqx.Module):
     step: Int[Array, "*batch"]
     """The step's index within its episode, from 0."""
     plain_reward: Float[Array, "*batch"] | None = None
-    """What the environment itself paid, where a wrapper pays otherwise; nothing learns from it."""
+    """The environment's own reward, if a wrapper replaced it in `reward`. It is only reported, never learned from."""
 
     @property
     def ended(self) -> Bool[Array, "*batch"]:
@@ -36,10 +37,10 @@ class Transition(eqx.Module):
 
 
 def flatten(batch: Transition) -> Transition:
-    """[T, N] becomes [B]: the samples without their order."""
+    """[T, N] becomes [B]; the steps of one environment are no longer next to each other."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
 
 
 def by_environment(batch: Transition) -> Transition:
-    """[T, N] becomes [B], the steps of an environment one after the other."""
+    """[T, N] becomes [B], with the steps of an environment one after the other."""
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), batch)

@@ -1,6 +1,7 @@
 """Optax's optimisers on parameters of any shape: a vector, a network, a stack of networks.
 
-Optax calls its parameters nested containers of arrays, which a module is for JAX but not for a type checker.
+Optax declares its parameters as nested containers of arrays. An Equinox module is one for JAX, but not for a type
+checker, hence the casts.
 """
 
 from typing import TypeVar, cast

@@ -1,4 +1,4 @@
-"""Deterministic policies, a = μ_θ(s), with the calls of a distribution."""
+"""Deterministic policies, a = μ_θ(s), with the methods of a distribution."""
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -7,7 +7,7 @@ from apdo.core import networks
 
 
 class Deterministic(eqx.Module):
-    """All mass on one action."""
+    """A distribution with all its mass on one action."""
 
     action: Float[Array, " A"]
 
@@ -25,7 +25,7 @@ class Policy(eqx.Module):
 
     mean: networks.MLP
     bound: float = eqx.field(static=True, default=0.0)
-    """Within which actions stay; 0: anywhere."""
+    """The bound b: actions stay within ±b. With 0 they are unbounded."""
 
     def __call__(self, observation: Float[Array, " O"]) -> Deterministic:
         """The action distribution at one observation."""

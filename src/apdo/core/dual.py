@@ -1,42 +1,41 @@
-"""Rules for the Lagrange multipliers λ ≥ 0: what becomes of them when π_k has cost C.
+"""Update rules for the Lagrange multipliers λ ≥ 0, given the cost C of π_k.
 
-All are projected ascent on the dual function, whose gradient is C(π) - d, and differ in what they add. With e the
-excess and u the unit in which a multiplier moves,
+All rules are projected ascent on the dual function, whose gradient is C(π) - d. They differ in the terms that they add.
+Let e be the excess and u the unit of a multiplier's steps.
 
     ascent   λ ← [λ + β_k u e]⁺,  β_k = β / (k + 1)^decay              (paper, Algorithm 1, line 6)
     PID      I ← [I + β u e]⁺,    λ = [I + K_P u (e + F e|e|) + K_D u [e - e_before]⁺]⁺     (Stooke et al. 2020, F = 0)
-             F is a firmer hand far from the limit, where e is no noise; where a reach is set, the term goes no further;
-             in parts of the integral I takes the place of u in λ: a price that has not grown yet is not raised at once
+             F strengthens the response to a large e, which is not noise; `reach` bounds the term K_P (e + F e|e|);
+             with `of_integral`, I replaces u in the formula of λ, so that a multiplier that is still small stays small
     Adam     λ ← [λ + u Adam(β; e)]⁺
 
-**Units.** In the paper e = C - d and u = 1, so that a gain that suits one problem suits no other. By default gains are
-pure numbers (`Relative`):
+**Units.** In the paper e = C - d and u = 1, so a gain that suits one problem suits no other. By default gains are pure
+numbers (`Relative`):
 
     e_i = (C_i - d_i) / s_i, within ±1
     s_i = max(min(b_i, 2 σ_i), b_i / 10, 2 ε_i),   b_i = max(|d_i|, |C_i|, C_i's largest so far / 10)
     u_i = max(I_i, p_i),   p_i ≈ σ(A_R) / σ(A_Ci)
 
-σ_i is the deviation of an episode's cost, and ε_i the standard error of the batch's. A step within a trust region moves
-a cost by so many σ_i at most: where a cost hardly varies, an excess of a few percent of it is a large one. And an
-excess that may be the batch's own noise is a small one, however small the limit. Of a cost that can be negative the
-size says nothing, so that 2 σ_i takes the place of b_i there.
+σ_i is the standard deviation of an episode's cost, and ε_i the standard error of the batch's mean cost. A step within a
+trust region changes a cost by a few σ_i at most. If a cost hardly varies, an excess of a few percent is therefore
+large. An excess that may be noise of the batch is small, however small the limit. The magnitude of a cost that can be
+negative says nothing, so 2 σ_i replaces min(b_i, 2 σ_i) for such a cost.
 
-A batch without a rare and costly event knows nothing of how much episodes differ: σ_i and ε_i are the batch's own or,
-if that is more, their mean square over the batches before, each with half the weight of the next. Else ten batches
-without the event would undo what one with it did.
+A batch without a rare and costly event underestimates how much episodes differ. σ_i and ε_i are therefore the larger of
+the batch's own value and the root mean square over the batches so far, where each batch has half the weight of the
+next. Otherwise ten batches without the event would undo the effect of one batch with it.
 
-σ(A) is the deviation of a batch's advantages, so that their ratio p is the multiplier at which reward and cost pull a
-policy equally hard. Below it a multiplier moves by steps of its size, above it by shares of itself. The ratio is
-averaged over the batches, not the deviations: a first policy may cost a hundred times what any later one does. One
-batch changes it by a factor of four at most in what it adds.
-After a jump to an estimate of λ* the estimate stands in the place of the ratio.
+σ(A) is the standard deviation of a batch's advantages. At the multiplier p, their ratio, reward and cost have equal
+influence on a policy. A multiplier below p moves by steps in units of p, and one above p by steps in units of itself.
+The average over batches is taken of the ratio, not of the deviations: the first policy may cost a hundred times as much
+as any later one. A batch's ratio enters the average only within a factor of four of it. After a jump to an estimate of
+λ*, the estimate replaces the ratio.
 
-Far above it a policy sees the cost alone, and a larger multiplier changes nothing but how long it takes to come back:
-hence PID's upper bound, in the same unit.
+A policy with a multiplier far above p responds to the cost alone. A still larger multiplier changes nothing, but takes
+longer to come down again. This is why PID has an upper bound, in units of p.
 
-Policy and multipliers together swing like a spring: plain ascent has nothing that takes energy out of it. The
-proportional term does. An upper bound, where one is set, holds for the integral too, so that it never winds up beyond
-what counts.
+Policy and multipliers together oscillate like a spring. Plain ascent does not damp the oscillation; the proportional
+term does. If there is an upper bound, it holds for the integral too, so that the integral never grows far beyond it.
 """
 
 import dataclasses
@@ -57,7 +56,7 @@ STOOKE = "Stooke et al. 2020"
 class Ascent:
     """Projected dual ascent."""
 
-    decay: float = option(0.0, "power of k by which the step falls; 0 keeps it", PAPER, within=(0.0, inf))
+    decay: float = option(0.0, "power of k by which the step falls; 0: the step is constant", PAPER, within=(0.0, inf))
     most: float = option(0.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
 
@@ -66,11 +65,13 @@ class Pid:
     """Integral, proportional and derivative control of the cost."""
 
     proportional: float = option(1.0, "K_P, multiplier per unit of excess", STOOKE, within=(0.0, inf))
-    far: float = option(2.0, "F, by which the excess counts more the larger it is", OURS, within=(0.0, inf))
+    far: float = option(2.0, "F, strength of the extra response to a large excess: e + F e|e|", OURS, within=(0.0, inf))
     derivative: float = option(0.0, "K_D, multiplier per unit by which the excess rose", STOOKE, within=(0.0, inf))
-    reach: float = option(0.0, "most that the proportional term adds or takes; 0: any", OURS, within=(0.0, inf))
+    reach: float = option(0.0, "largest size of the proportional term; 0: no bound", OURS, within=(0.0, inf))
     of_integral: bool = option(
-        False, "whether K_P and K_D count in parts of the integral, so that a price that is still small stays so", OURS
+        False,
+        "whether K_P and K_D are relative to the integral, so that a multiplier that is still small stays small",
+        OURS,
     )
     most: float = option(20.0, "upper bound on every multiplier; 0: none", OURS, within=(0.0, inf))
 
@@ -87,21 +88,22 @@ CHOICES = {"ascent": Ascent, "pid": Pid, "adam": Adam}
 
 
 class Multiplier(eqx.Module):
-    """The multipliers, and what their rule remembers."""
+    """The multipliers, and the state of their rule."""
 
     value: Float[Array, " M"]
     """λ."""
     integral: Float[Array, " M"]
-    """λ without the passing terms; the same but for PID."""
+    """PID's integral I, λ without the proportional and derivative terms. For other rules it is λ."""
     excess: Float[Array, " M"]
-    """e of the policy before."""
+    """e of the previous policy."""
     updates: Int[Array, ""]
-    """k."""
+    """k, the number of updates so far."""
     moments: optax.OptState
+    """The state of the rule Adam; otherwise empty."""
 
 
 def start(config: Config, value: Float[Array, " M"]) -> Multiplier:
-    """Before the first update."""
+    """The state before the first update, with λ = `value`."""
     moments = descent.init(optax.adam(1.0), value) if isinstance(config, Adam) else ()
     return Multiplier(
         value=value,
@@ -120,7 +122,7 @@ def update(
     unit: float | Float[Array, " M"] = 1.0,
     natural: float | Float[Array, " M"] = 1.0,
 ) -> Multiplier:
-    """The multipliers after π_k's excess over the limits; moves are in `unit`, an upper bound in `natural` ones."""
+    """The multipliers after an update for π_k's excess. `unit` scales the steps, and `natural` the upper bound."""
     moments = multiplier.moments
     match config:
         case Ascent():
@@ -145,16 +147,16 @@ def update(
 
 
 def jump(multiplier: Multiplier, value: Float[Array, " M"]) -> Multiplier:
-    """The same rule, going on from another λ."""
+    """The same rule and state with another λ."""
     return eqx.tree_at(lambda m: (m.value, m.integral), multiplier, (value, value))
 
 
 def _ceiling(
     config: Config, integral: Float[Array, " M"], excess: Float[Array, " M"], natural: float | Float[Array, " M"]
 ) -> Float[Array, " M"] | float:
-    """The upper bound. It takes nothing off a multiplier whose cost is too high, also where the natural size falls.
+    """The upper bound. It never lowers a multiplier whose cost is too high, even if `natural` falls.
 
-    A policy in a corner, where the reward no longer varies, would else be charged less and less, and stay there.
+    Otherwise the multiplier would fall for a policy whose reward no longer varies, and the policy would not recover.
     """
     if not config.most:
         return inf
@@ -163,27 +165,28 @@ def _ceiling(
 
 
 class Relative(eqx.Module):
-    """What makes gains pure numbers: the units of excesses and multipliers, from what has been seen."""
+    """The units of excesses and multipliers, estimated from the batches so far. They make gains pure numbers."""
 
     ratio: Float[Array, " M"]
     """σ(A_R) / σ(A_C), averaged over the batches; 0 for a cost whose advantages never varied."""
     largest: Float[Array, " M"]
-    """The largest C so far, in size."""
+    """The largest |C| so far."""
     lowest: Float[Array, " M"]
-    """The lowest C so far; 0 where none was negative."""
+    """The lowest C so far; 0 if none was negative."""
     noise: Float[Array, "2 M"]
-    """Mean squares of an episode's deviation σ and of the standard error ε, over the batches."""
+    """Mean squares over the batches: first of the standard deviation σ of an episode's cost, then of ε."""
     deviation: Float[Array, " M"]
-    """σ."""
+    """σ, the standard deviation of an episode's cost."""
     error: Float[Array, " M"]
-    """ε."""
+    """ε, the standard error of a batch's mean cost."""
     batches: Int[Array, ""]
+    """The number of batches so far."""
     jumped: Float[Array, " M"]
-    """The estimate of λ* that was jumped to; 0 before."""
+    """The estimate of λ* that the multipliers jumped to; 0 before a jump."""
 
     @staticmethod
     def start(constraints: int) -> "Relative":
-        """Before the first batch."""
+        """The state before the first batch."""
         nothing = jnp.zeros(constraints)
         return Relative(
             ratio=nothing,
@@ -202,14 +205,14 @@ class Relative(eqx.Module):
         cost: Float[Array, " M"],
         spread: tuple[Float[Array, " M"], Float[Array, " M"]],
     ) -> "Relative":
-        """After a batch with these advantages (the reward's first), whose policy has this cost.
+        """The state after a batch with these advantages (the reward's come first) and this cost.
 
-        `spread` is the deviation of an episode's cost, and the standard error of the mean.
+        `spread` is the standard deviation of an episode's cost, and the standard error of the batch's mean cost.
         """
         square = jnp.stack(spread) ** 2
         noise, counted = remembered(jnp.where(self.batches > 0, self.noise, square), square)
         deviation, error = jnp.sqrt(counted)
-        # A combined value function has no advantages of the costs, and prices none.
+        # A combined value function gives no advantages of single costs, so their ratios are unknown.
         apart = advantage.shape[-1] == 1 + cost.shape[0]
         return Relative(
             ratio=self._averaged(advantage) if apart else self.ratio,
@@ -223,9 +226,9 @@ class Relative(eqx.Module):
         )
 
     def _averaged(self, advantage: Float[Array, "*batch K"]) -> Float[Array, " M"]:
-        """The ratio, with this batch's in the average."""
+        """The average of the ratio, including this batch's."""
         deviation = jnp.std(advantage.reshape(-1, advantage.shape[-1]), axis=0)
-        # Where there is no reward any price will do.
+        # If the reward does not vary, any positive ratio will do.
         reward = jnp.where(deviation[0] > 0.0, deviation[0], 1.0)
         varied = deviation[1:] > 0.0
         ratio = reward / jnp.where(varied, deviation[1:], 1.0)
@@ -235,28 +238,28 @@ class Relative(eqx.Module):
         return jnp.where(varied, averaged, self.ratio)
 
     def unit(self, integral: Float[Array, " M"]) -> Float[Array, " M"]:
-        """u: what a multiplier of this size moves in."""
+        """u, the unit of a multiplier's steps."""
         price = self.price()
         return jnp.where(price > 0.0, jnp.maximum(integral, price), 0.0)
 
     def price(self) -> Float[Array, " M"]:
-        """p, a multiplier of natural size. A cost whose advantages never varied cannot be priced; its price is 0."""
+        """p, the natural size of a multiplier. It is 0 for a cost whose advantages never varied."""
         return jnp.where(self.jumped > 0.0, self.jumped, self.ratio)
 
     def excess(self, cost: Float[Array, " M"], limit: Float[Array, " M"]) -> Float[Array, " M"]:
-        """e: how far a cost is above its limit, within ±1."""
+        """e, how far a cost is above its limit, within ±1."""
         signed = (self.lowest < 0.0) | (limit < 0.0)
         return relative_excess(cost, limit, self.largest, self.deviation, self.error, signed)
 
     def jump(self, estimate: Float[Array, " M"]) -> "Relative":
-        """After a jump to this estimate of λ*."""
+        """The state after a jump to this estimate of λ*."""
         return eqx.tree_at(lambda r: r.jumped, self, estimate)
 
 
 def remembered(
     before: Float[Array, "*shape"], square: Float[Array, "*shape"]
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """The mean square over the batches, each with half the weight of the next; and the newest, or the mean if more."""
+    """The mean square over the batches, each with half the weight of the next; and the larger of it and `square`."""
     mean = 0.5 * (before + square)
     return mean, jnp.maximum(square, mean)
 
@@ -269,10 +272,10 @@ def relative_excess(
     error: Float[Array, " M"] | None = None,
     signed: bool | Bool[Array, " M"] = False,
 ) -> Float[Array, " M"]:
-    """How far a cost is above its limit, within ±1, where the largest cost so far, in size, was `largest`.
+    """How far a cost is above its limit, within ±1. `largest` is the largest magnitude of the cost so far.
 
-    `deviation` is that of an episode's cost, and `error` the standard error of the mean, where they are known; `signed`
-    says which costs can be negative.
+    `deviation` is the standard deviation of an episode's cost, and `error` the standard error of the mean, if they are
+    known. `signed` says which costs can be negative.
     """
     size = relative_size(cost, limit, largest, deviation, signed)
     if error is not None:
@@ -287,7 +290,7 @@ def relative_size(
     deviation: Float[Array, " M"] | None,
     signed: bool | Bool[Array, " M"],
 ) -> Float[Array, " M"]:
-    """By how much a cost must exceed its limit for a large excess, before noise is thought of; 0 where nothing says."""
+    """The amount above the limit that counts as an excess of 1, regardless of noise. It is 0 if all arguments are."""
     size = jnp.maximum(jnp.maximum(jnp.abs(limit), jnp.abs(cost)), largest / 10.0)
     if deviation is None:
         return size
@@ -296,11 +299,11 @@ def relative_size(
 
 
 _DEVIATIONS = 2.0
-"""Deviations of an episode's cost that are a large excess."""
+"""An excess of 1 is this many standard deviations of an episode's cost."""
 _ERRORS = 2.0
-"""Standard errors of a batch's mean below which no excess is a large one."""
+"""An excess of 1 is at least this many standard errors of a batch's mean cost."""
 
 _MEMORY = 0.1
-"""The least that a batch counts among all before."""
+"""The least weight of a new batch in the average."""
 _MOST_CHANGE = 4.0
-"""By which factor a batch's ratio may differ from the average in what it adds to it."""
+"""A batch's ratio enters the average only within this factor of it."""

@@ -1,7 +1,7 @@
 """Diagonal Gaussian policies: a = μ_θ(s) + σ·ε, with a state-independent log σ.
 
-Every distribution here and its siblings answer the same calls (`sample`, `mode`, `log_prob`, `kl`, `entropy`,
-`fisher`), for one example; callers vmap.
+This distribution and the one in `categorical` have the same methods (`sample`, `mode`, `log_prob`, `kl`, `entropy`,
+`fisher`). Each works on one example, and callers vmap it.
 """
 
 import math
@@ -54,7 +54,7 @@ class Policy(eqx.Module):
     mean: networks.Network
     log_std: Float[Array, " A"]
     bound: float = eqx.field(static=True, default=0.0)
-    """Within which the mean stays; 0: anywhere."""
+    """The bound b: the mean stays within ±b. With 0 it is unbounded."""
 
     def __call__(self, observation: Float[Array, " O"]) -> Gaussian:
         """The action distribution at one observation."""

@@ -22,12 +22,13 @@ def sweep(
     passes: int,
     going: Callable[[Carry], Bool[Array, ""]] | None = None,
 ) -> tuple[Carry, Report]:
-    """`descend` on each minibatch of `size` rows, `passes` times over; the reports are averaged over the last pass.
+    """Call `descend` on each minibatch of `size` rows, in `passes` passes. The reports are means over the last pass.
 
-    With `going`, the passes after one that it says no to change nothing.
+    If `going` is given, it is asked after each pass, and the passes end as soon as it is false.
 
-    The rows are shuffled once, and rotated by a random amount before each pass so that its minibatches are new ones: a
-    sort is dear, and so is a scattered read. A batch that `size` does not divide leaves some rows out of each pass.
+    The rows are shuffled once. Before each pass they are rotated by a random amount, so that its minibatches are new.
+    Shuffling before each pass would be slow: sorting is expensive, and so are scattered reads. If `size` does not
+    divide the batch, each pass leaves some rows out.
     """
     samples = jax.tree.leaves(data)[0].shape[0]
     size = min(size, samples)

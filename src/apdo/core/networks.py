@@ -1,8 +1,8 @@
 """Networks, written for one example; callers vmap.
 
-Fully connected ones and, for images, those with convolutions before the connected layers. An image comes as the first
-H · W · C entries of a vector, row by row with its channels last, as bytes from 0 to 255; whatever follows it in the
-vector (the time, budgets) goes past the convolutions.
+Networks are fully connected. For images they have convolutions before the connected layers. An image is the first
+H · W · C entries of a vector, row by row with the channels last, as bytes from 0 to 255. The entries after it (the
+time, budgets) bypass the convolutions.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ _LARGE = 512
 Image: TypeAlias = tuple[int, int, int]
 """Height, width and channels."""
 BYTE = 255.0
-"""What a pixel is divided by."""
+"""Pixels are divided by this number."""
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """(channels, side of the kernel, stride) of each convolution, as in Mnih et al. 2015."""
 _SMALL = ((16, 3, 1), (32, 3, 2), (32, 3, 1))
-"""The same for images that are too small for those."""
+"""The same for images that are too small for `_NATURE`."""
 _LEAST_NATURE = 36
 _LEAST_PLACES = 3
-"""How many places each way a convolution must leave: what is where is what images are looked at for."""
+"""The least height and width of a convolution's output, so that it still tells where in the image something is."""
 
 
 class MLP(eqx.Module):
-    """Affine layers with tanh, or what `activation` says, between them and a linear output.
+    """Affine layers with `activation` between them, by default tanh, and a linear output.
 
-    `normalised-relu` is layer normalisation (Ba et al. 2016) without parameters of its own, then ReLU: however far
-    inputs lie from all that were learned from, what a layer hands on has the same size, so that the output grows no
-    further.
+    `normalised-relu` is layer normalisation (Ba et al. 2016) without parameters, followed by ReLU. A layer's output
+    then has the same size even for inputs that are far from the training data, so the network does not extrapolate to
+    large values.
     """
 
     weights: tuple[Float[Array, "..."], ...]
@@ -48,7 +48,7 @@ class MLP(eqx.Module):
         return x @ self.weights[-1] + self.biases[-1]
 
     def between(self, x: Float[Array, "*batch J"]) -> Float[Array, "*batch J"]:
-        """What stands between two layers."""
+        """The activation between two layers."""
         match self.activation:
             case "relu":
                 return jax.nn.relu(x)
@@ -59,7 +59,7 @@ class MLP(eqx.Module):
 
 
 def bounded(output: Float[Array, "*batch J"], bound: float) -> Float[Array, "*batch J"]:
-    """bound · tanh(output / bound), within ±bound and nearly the output where that is small; as it is for bound 0."""
+    """bound · tanh(output / bound): within ±bound, and close to a small output. With bound 0 it is the output."""
     return bound * jnp.tanh(output / bound) if bound else output
 
 
@@ -84,27 +84,27 @@ def mlp(
 
 
 class Convolutional(eqx.Module):
-    """Convolutions with ReLU after each over an image of bytes, and a connected network over what they find.
+    """Convolutions over an image of bytes, each followed by ReLU, and then a connected network.
 
-    A convolution has no padding: it gives a number for each place where the whole kernel lies in the image.
+    Convolutions have no padding: there is an output for each place where the whole kernel lies within the image.
     """
 
     kernels: tuple[Float[Array, "..."], ...]
     """Each [height, width, channels in, channels out]."""
     offsets: tuple[Float[Array, "..."], ...]
-    """What is added to each channel."""
+    """The bias of each output channel, for each convolution."""
     head: MLP
     image: Image = eqx.field(static=True)
     strides: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, " I"]) -> Float[Array, " J"]:
-        """The output for one input, the image in front."""
+        """The output for one input, which begins with the image."""
         size = prod(self.image)
         found = self.maps(x[:size].reshape(self.image) / BYTE)
         return self.head(jnp.concatenate([found.reshape(-1), x[size:]]))
 
     def maps(self, pixels: Float[Array, "H W C"]) -> Float[Array, "h w c"]:
-        """What the convolutions find, by place and channel."""
+        """The output of the last convolution, by place and channel."""
         for kernel, offset, stride in zip(self.kernels, self.offsets, self.strides, strict=True):
             pixels = jax.nn.relu(convolved(pixels, kernel, stride) + offset[None, None])
         return pixels
@@ -114,17 +114,17 @@ Network: TypeAlias = MLP | Convolutional
 
 
 def convolved(pixels: Float[Array, "H W C"], kernel: Float[Array, "a b C D"], stride: int) -> Float[Array, "h w D"]:
-    """The kernel laid over every place of the image, `stride` apart, where it fits.
+    """The convolution of an image with a kernel, with this stride and without padding.
 
-    In two ways that agree to rounding: a CPU multiplies matrices quickly, and takes minutes to compile the derivatives
-    of a convolution; an accelerator has convolutions of its own.
+    There are two implementations, which agree up to rounding. A CPU multiplies matrices quickly, but takes minutes to
+    compile the derivatives of a convolution. An accelerator has its own convolutions.
     """
     way = by_products if jax.default_backend() == "cpu" else by_convolution
     return way(pixels, kernel, stride)
 
 
 def by_products(pixels: Float[Array, "H W C"], kernel: Float[Array, "a b C D"], stride: int) -> Float[Array, "h w D"]:
-    """What lies under the kernel at each place, as the rows of a matrix, times the kernel."""
+    """The convolution as a product of two matrices: the image's patches as rows, and the kernel."""
     (a, b, channels, out), (rows, columns, _) = kernel.shape, pixels.shape
     height, width = (rows - a) // stride + 1, (columns - b) // stride + 1
     down, right = stride * (height - 1) + 1, stride * (width - 1) + 1
@@ -146,7 +146,10 @@ def by_convolution(
 
 
 def layers_for(image: Image) -> tuple[tuple[int, int, int], ...]:
-    """The convolutions that suit an image: (channels, side of the kernel, stride), as many as leave places to tell."""
+    """The convolutions that suit an image: (channels, side of the kernel, stride).
+
+    There are as many of them as possible with at least `_LEAST_PLACES` rows and columns left.
+    """
     found, side = [], min(image[:2])
     for channels, kernel, stride in _NATURE if side >= _LEAST_NATURE else _SMALL:
         side = (side - kernel) // stride + 1
@@ -164,7 +167,7 @@ def convolutional(
     outputs: int,
     output_scale: float = 1.0,
 ) -> Convolutional:
-    """A fresh network over an image and so many entries beside it, with He-uniform kernels."""
+    """A new network for an image and `beside` further entries, with He-uniform kernels."""
     layers = layers_for(image)
     *keys, head_key = jax.random.split(key, len(layers) + 1)
     (height, width, channels), kernels = image, []
@@ -189,7 +192,7 @@ def build(
     output_scale: float = 1.0,
     image: Image | None = None,
 ) -> Network:
-    """A fresh network of so many inputs; where an image is in front of them, with convolutions for it."""
+    """A new network with this number of inputs. If they begin with an image, it has convolutions for it."""
     if image is None:
         return mlp(key, inputs, hidden, outputs, output_scale)
     return convolutional(key, image, inputs - prod(image), hidden, outputs, output_scale)
@@ -206,7 +209,7 @@ def with_connected(network: Network, layers: MLP) -> Network:
 
 
 def rebase(network: MLP, scale: Float[Array, " O"], shift: Float[Array, " O"]) -> MLP:
-    """The same function of other inputs: what was x is now scale · x + shift, in the first O of them."""
+    """The network f' with f'(x) = f(scale · x + shift), where scale and shift apply to the first O inputs."""
     first = network.weights[0]
     seen = first[..., : scale.shape[0], :]
     stretched = seen * jnp.broadcast_to(scale[:, None], seen.shape)
@@ -218,25 +221,26 @@ def rebase(network: MLP, scale: Float[Array, " O"], shift: Float[Array, " O"]) -
 def build_stack(
     key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int], image: Image | None = None
 ) -> Network:
-    """`count` independent networks with one output in one set of arrays, their index in front."""
+    """`count` independent networks with one output, in one set of arrays whose first axis is the network's index."""
     return jax.vmap(lambda k: build(k, inputs, hidden, 1, image=image))(jax.random.split(key, count))
 
 
 def stack(
     key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int], outputs: int = 1, activation: str = "tanh"
 ) -> MLP:
-    """`count` independent connected networks in one set of arrays, their index in front."""
+    """`count` independent connected networks in one set of arrays, whose first axis is the network's index."""
     return jax.vmap(lambda k: mlp(k, inputs, hidden, outputs, activation=activation))(jax.random.split(key, count))
 
 
 def apply_stack(networks: Network, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
     """The outputs of a stack of K networks at B inputs.
 
-    Written for a batch, unlike the rest, and in two ways that agree to rounding: a CPU multiplies two large matrices
-    faster than a batch of them; where the work is small, or on an accelerator, few operations are better.
+    Unlike the rest of this module it is written for a batch. There are two implementations, which agree up to rounding:
+    a CPU multiplies two large matrices faster than a batch of them, but if the matrices are small, or on an
+    accelerator, fewer operations are better.
     """
     if isinstance(networks, Convolutional):
-        # Kernels side by side would make one convolution in groups, which is slower than as many plain ones.
+        # One grouped convolution over all networks would be slower than a plain one for each network.
         count = networks.offsets[0].shape[0]
         each = [jax.tree.map(lambda leaf, k=k: leaf[k], networks) for k in range(count)]
         return jnp.stack([jax.vmap(network)(x) for network in each])
@@ -245,7 +249,7 @@ def apply_stack(networks: Network, x: Float[Array, "B I"]) -> Float[Array, "K B 
 
 
 def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
-    """Network by network."""
+    """The outputs of a stack, computed network by network."""
 
     def one(network: MLP) -> Float[Array, "B J"]:
         hidden = x
@@ -258,7 +262,10 @@ def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
 
 
 def all_at_once(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
-    """Layer by layer, each one batched product; with the network's index in front no array is ever transposed."""
+    """The outputs of a stack, computed layer by layer, each as one batched product.
+
+    The network's index is the first axis everywhere, so no array is ever transposed.
+    """
     hidden = jnp.broadcast_to(x[None], (networks.biases[0].shape[0], *x.shape))
     for weight, bias in zip(networks.weights[:-1], networks.biases[:-1], strict=True):
         hidden = networks.between(jax.lax.batch_matmul(hidden, weight) + bias[:, None])
@@ -266,7 +273,7 @@ def all_at_once(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
 
 
 def _columns(hidden: Float[Array, "*k B H"], weight: Float[Array, "*k H J"]) -> Float[Array, "*k B J"]:
-    """hidden @ weight; for a single output a sum of products, which compilers fuse where they would not a product."""
+    """hidden @ weight. For a single output it is written as a sum of products, which compilers fuse with the rest."""
     if weight.shape[-1] == 1:
         return jnp.sum(hidden * jnp.swapaxes(weight, -1, -2), axis=-1, keepdims=True)
     return hidden @ weight

@@ -1,4 +1,4 @@
-"""Noise that a deterministic actor explores with."""
+"""Exploration noise for a deterministic actor."""
 
 import dataclasses
 from math import inf
@@ -14,17 +14,17 @@ DDPG = "the DDPG paper"
 
 @dataclasses.dataclass(frozen=True)
 class OrnsteinUhlenbeck:
-    """Noise with momentum, begun anew in each episode: n ← n - reversion·n + scale·ε, ε ~ N(0, 1)."""
+    """Correlated noise, restarted in each episode: n ← n - reversion·n + scale·ε, ε ~ N(0, 1)."""
 
     reversion: float = option(0.15, "pull of the noise towards zero", DDPG, within=(0.0, 1.0))
     scale: float = option(
-        0.3, "standard deviation of the noise that comes in at each step", "rllab's default", within=(0.0, inf)
+        0.3, "standard deviation of the noise added at each step", "rllab's default", within=(0.0, inf)
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Independent:
-    """Gaussian noise, fresh at each step."""
+    """Gaussian noise, independent at each step."""
 
     scale: float = option(0.5, "standard deviation of the noise", OURS, within=(0.0, inf))
 

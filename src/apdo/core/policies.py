@@ -1,6 +1,6 @@
-"""Stochastic policies as networks: Gaussian where an action is a vector, categorical where it is a choice.
+"""Stochastic policies as networks: Gaussian if an action is a vector, categorical if it is a choice.
 
-Both answer the same calls, so that whoever steps a policy need not know which it is.
+Both have the same methods, so code that improves a policy need not know which kind it is.
 """
 
 import dataclasses
@@ -22,17 +22,17 @@ N = TypeVar("N")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The shape of a policy network and where its exploration starts."""
+    """The shape of a policy network, and its initial exploration."""
 
     hidden: tuple[int, ...] = option((64, 32), "hidden layers of the policy network, tanh", PAPER, above=0, most=10**5)
-    log_std: float = option(-0.5, "starting log standard deviation of each action entry", OURS)
+    log_std: float = option(-0.5, "initial log standard deviation of each action entry", OURS)
     output_scale: float = option(
         0.01,
-        "factor on the last layer's starting weights: near 0 the first policy is pure exploration",
+        "factor on the last layer's initial weights: near 0 the first policy is pure exploration",
         OURS,
         within=(0.0, inf),
     )
-    bound: float = option(0.0, "the mean action stays within ±bound, by a tanh; 0: anywhere", PAPER, within=(0.0, inf))
+    bound: float = option(0.0, "a tanh keeps the mean action within ±bound; 0: no bound", PAPER, within=(0.0, inf))
 
 
 def init(
@@ -44,7 +44,7 @@ def init(
     discrete: bool,
     image: networks.Image | None = None,
 ) -> Policy:
-    """A fresh policy; `discrete` where an action is one of `action_size` choices, `image` where it sees one."""
+    """A new policy. `discrete`: an action is one of `action_size` choices; `image`: observations begin with one."""
     network = networks.build(key, observation_size, config.hidden, action_size, config.output_scale, image)
     if discrete:
         return categorical.Policy(logits=network)
@@ -62,7 +62,7 @@ class Normalised(eqx.Module):
         return self.network(self.statistics.normalise(observation))
 
     def around(self) -> dict[str, np.ndarray]:
-        """What is done before the network, under the names that an exported policy has for it."""
+        """The normalisation before the network, under the names of an exported policy's arrays."""
         if float(self.statistics.count) == 0:
             return {}
         return {
@@ -73,5 +73,5 @@ class Normalised(eqx.Module):
 
 
 def over_raw(network: N, statistics: Statistics | None) -> N | Normalised:
-    """A policy network for raw observations, which it sees normalised by the statistics, where there are any."""
+    """A policy for raw observations: it normalises them by the statistics, if there are any, before the network."""
     return network if statistics is None else Normalised(network=network, statistics=statistics)

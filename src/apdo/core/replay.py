@@ -1,8 +1,9 @@
 """A replay buffer on the device: a ring of packed transitions.
 
-Each transition is one row (s, a, r, c, s', terminated, step), so that a batch goes in with one copy and a minibatch
-comes out with one gather. Behind the ring lies a margin of one batch: an insertion that runs over the end lands in the
-margin and its overhang is then copied to the front, so that the cost of an insertion depends on the batch alone.
+Each transition is one row (s, a, r, c, s', terminated, step). So a batch is inserted with one copy, and a minibatch is
+read with one gather. Behind the ring there is a margin of one batch. An insertion that runs over the end of the ring
+continues in the margin, and the rows in the margin are then copied to the front. The time of an insertion therefore
+depends on the size of the batch alone.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from apdo.errors import InvalidInput
 
 
 class Replay(eqx.Module):
-    """The ring; `capacity` rows are readable, of which min(inserted, capacity) are filled."""
+    """The ring. Its first `capacity` rows can be read, and min(inserted, capacity) of them are filled."""
 
     rows: Float[Array, "R W"]
     inserted: Int[Array, ""]
@@ -49,7 +50,7 @@ def init(capacity: int, batch: int, observation_size: int, action_size: int, con
 
 
 def of(batch: Transition) -> Replay:
-    """A full ring of just these transitions, to learn from; nothing more can be inserted."""
+    """A full ring with exactly these transitions, to learn from. Nothing more can be inserted."""
     rows = _pack(batch)
     return Replay(
         rows=rows,
@@ -62,7 +63,7 @@ def of(batch: Transition) -> Replay:
 
 
 def insert(replay: Replay, batch: Transition) -> Replay:
-    """The ring after B more transitions, the oldest overwritten; a batch with NaN or infinity leaves it as it was."""
+    """The ring after B more transitions, which overwrite the oldest. A batch with NaN or infinity is not inserted."""
     rows = _pack(batch)
     count, width = rows.shape
     start = replay.inserted % replay.capacity
@@ -78,16 +79,16 @@ def insert(replay: Replay, batch: Transition) -> Replay:
 
 
 def enlarged(replay: Replay, capacity: int) -> Replay:
-    """The same transitions in a larger ring, to be read from: rings of different sizes side by side need one size."""
+    """The same transitions in a larger ring, for reading. Rings that are stacked side by side need the same size."""
     rows = jnp.pad(replay.rows, ((0, capacity - replay.capacity), (0, 0)))
     return dataclasses.replace(replay, rows=rows, inserted=replay.filled, capacity=capacity)
 
 
 def roll_back(keep: Bool[Array, ""], after: Replay, before: Replay) -> Replay:
-    """`after` where `keep`, else a ring in which the same insertion, made again, has the same outcome.
+    """`after` if `keep`; otherwise a ring in which the same insertion, repeated, has the same result.
 
-    Only the count is restored, not the rows: a ring is large, and what the insertion wrote is finite and will be
-    written over, by its own epoch when that is repeated or by the next insertion.
+    Only the count is restored, not the rows, because a ring is large. The rows of the insertion are finite, and will be
+    overwritten: by the same epoch when it is repeated, or by the next insertion.
     """
     inserted = jnp.where(keep, after.inserted, before.inserted)
     return eqx.tree_at(lambda r: r.inserted, after, inserted)
@@ -106,11 +107,11 @@ def draw(replay: Replay, key: PRNGKeyArray, shape: tuple[int, ...]) -> Int[Array
 def take_ahead(
     replay: Replay, index: Int[Array, "*shape"], steps: int, discounts: Float[Array, " K"]
 ) -> tuple[Transition, Int[Array, "*shape"]]:
-    """The transitions over up to n steps that begin in the given rows, and how many steps each has.
+    """Transitions over up to n = `steps` steps that begin in the given rows, and the number of steps of each.
 
-    Reward and costs are Σ_k γ^k x_k over these steps, with a γ for each; what follows is what followed the last of
-    them. The steps of an episode must have been inserted one after the other (`data.by_environment`). A transition is
-    shorter where its episode ends, or where the latest batch does.
+    Reward and costs are Σ_k γ^k x_k over these steps, with one γ for each signal. `next_observation` and `terminated`
+    are those of the last step. The steps of an episode must have been inserted one after the other
+    (`data.by_environment`). A transition has fewer steps if its episode or the latest batch ends before.
     """
     first = replay.observation_size + replay.action_size
     flat = index.reshape(-1, 1)
@@ -137,7 +138,7 @@ def take_ahead(
 
 
 def episode_starts(replay: Replay) -> tuple[Int[Array, " C"], Int[Array, ""]]:
-    """The rows that begin an episode (packed to the front), and how many there are."""
+    """The indices of the rows that begin an episode (the rest of the array is 0), and their number."""
     first = (replay.rows[: replay.capacity, -1] == 0.0) & (jnp.arange(replay.capacity) < replay.filled)
     return jnp.nonzero(first, size=replay.capacity, fill_value=0)[0], jnp.sum(first)
 
@@ -159,7 +160,7 @@ def spread(replay: Replay) -> Float[Array, " K"]:
 
 
 def range_of(replay: Replay) -> Float[Array, "2 K"]:
-    """The least and the most of the reward and of each cost in the ring, or 0 where that is less, or more."""
+    """The minimum and maximum of the reward and of each cost in the ring, extended to include 0."""
     first = replay.observation_size + replay.action_size
     signals = replay.rows[: replay.capacity, first : first + 1 + replay.constraints]
     held = (jnp.arange(replay.capacity) < replay.filled)[:, None]

@@ -1,4 +1,4 @@
-"""Mean and variance of observations as they come, in batches that can be merged in any order (Chan, Golub, LeVeque)."""
+"""Running mean and variance of observations. Batches can be merged in any order (Chan, Golub, LeVeque)."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,11 +9,11 @@ from apdo.core.data import Transition
 CLIP = 10.0
 """Normalised entries beyond this many standard deviations are clipped."""
 _CONSTANT = 1e-6
-"""An entry whose variance is below this share of its mean square counts as constant, and is only shifted."""
+"""An entry whose variance is below this share of its squared mean counts as constant. It is only shifted."""
 
 
 class Statistics(eqx.Module):
-    """Of O entries."""
+    """The mean and variance of each of O entries, over `count` samples."""
 
     count: Float[Array, ""]
     mean: Float[Array, " O"]
@@ -21,12 +21,12 @@ class Statistics(eqx.Module):
 
     @staticmethod
     def empty(size: int) -> "Statistics":
-        """Of nothing: normalising changes nothing."""
+        """The statistics of no samples. Normalising by them changes nothing."""
         return Statistics(count=jnp.zeros(()), mean=jnp.zeros(size), variance=jnp.ones(size))
 
     @staticmethod
     def of(samples: Float[Array, "*batch O"]) -> "Statistics":
-        """Of samples along all axes but the last."""
+        """The statistics of samples along all axes but the last."""
         flat = samples.reshape(-1, samples.shape[-1])
         mean = jnp.mean(flat, axis=0)
         return Statistics(
@@ -36,7 +36,7 @@ class Statistics(eqx.Module):
         )
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """Of both together; merging with nothing gives the other back."""
+        """The statistics of both sets of samples together. If one is empty, the result is the other."""
         count = self.count + other.count
         share = jnp.where(count > 0, other.count / jnp.maximum(count, 1.0), 0.0)
         delta = other.mean - self.mean
@@ -45,28 +45,28 @@ class Statistics(eqx.Module):
         return Statistics(count=count, mean=self.mean + share * delta, variance=variance)
 
     def scale(self) -> Float[Array, " O"]:
-        """What each entry is divided by: its standard deviation, or 1 where it is constant."""
+        """The divisor of each entry: its standard deviation, or 1 if it is constant."""
         constant = self.variance <= _CONSTANT * jnp.square(self.mean) + jnp.finfo(self.variance.dtype).tiny
         return jnp.where(constant, 1.0, jnp.sqrt(jnp.where(constant, 1.0, self.variance)))
 
     def seen_from(self, other: "Statistics") -> tuple[Float[Array, " O"], Float[Array, " O"]]:
-        """(scale, shift): what these statistics make of an observation is scale · (what the other make of it) + shift.
+        """(scale, shift) with self.normalise(o) = scale · other.normalise(o) + shift for every observation o.
 
-        Up to the clip; as long as these are of nothing, what they make of an observation is itself.
+        The clip is not taken into account. Without samples, `self` leaves an observation as it is.
         """
         some = self.count > 0
         mean, scale = jnp.where(some, self.mean, 0.0), jnp.where(some, self.scale(), 1.0)
         return other.scale() / scale, (other.mean - mean) / scale
 
     def normalise(self, observation: Float[Array, "*batch O"]) -> Float[Array, "*batch O"]:
-        """Zero mean and unit variance, clipped; the identity while there are no samples."""
+        """The observation with zero mean and unit variance, clipped. Without samples it stays as it is."""
         lead = (1,) * (observation.ndim - 1)
         shifted = (observation - self.mean.reshape(*lead, -1)) / self.scale().reshape(*lead, -1)
         return jnp.where(self.count > 0, jnp.clip(shifted, -CLIP, CLIP), observation)
 
 
 def normalised(statistics: Statistics | None, batch: Transition) -> Transition:
-    """The batch as networks see it; as it is where there are no statistics."""
+    """The batch with normalised observations, as the networks see it. Without statistics it stays as it is."""
     if statistics is None:
         return batch
     seen = (statistics.normalise(batch.observation), statistics.normalise(batch.next_observation))

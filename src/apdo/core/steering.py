@@ -1,4 +1,4 @@
-"""The dual step that follows a batch: a rule of `dual`, in the units that its gains are counted in."""
+"""The dual step after a batch: it applies a rule of `dual`, in relative units or in those of the problem."""
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,15 @@ def steer(
     step: float | Float[Array, ""],
     units: dual.Relative | None,
 ) -> dual.Multiplier:
-    """λ after a batch with this cost, in relative units or, where there are none, in the problem's own.
+    """λ after a batch with this cost. Gains are relative to `units`, or without them in the problem's own units.
 
-    With a step of 0 it stays what it is, whatever the rule adds.
+    With a step of 0 λ does not change, whatever terms the rule adds.
     """
     if units is None:
         moved = dual.update(rule, multiplier, cost - limit, step)
     else:
         moved = relative(rule, multiplier, cost, limit, step, units)
-    # The step may be an argument of the program, and 0 for some of the runs that share it.
+    # The step may be an argument of the compiled program, and 0 for some of the runs that share the program.
     held = step == 0.0
     return jax.tree.map(lambda old, new: jnp.where(held, old, new), multiplier, moved)
 
@@ -36,6 +36,6 @@ def relative(
     step: float | Float[Array, ""],
     units: dual.Relative,
 ) -> dual.Multiplier:
-    """λ after a batch with this cost, by gains that are pure numbers."""
+    """λ after a batch with this cost, with gains that are pure numbers."""
     unit = units.unit(multiplier.integral)
     return dual.update(rule, multiplier, units.excess(cost, limit), step, unit, units.price())

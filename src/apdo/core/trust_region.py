@@ -1,4 +1,4 @@
-"""The pieces of a trust-region step: Fisher products, conjugate gradient, backtracking.
+"""The parts of a trust-region step: Fisher products, conjugate gradient, backtracking.
 
 Parameters are one flat vector θ. The Fisher matrix H of a policy at θ is the Hessian of θ' ↦ mean_s KL(π_θ ‖ π_θ') at
 θ' = θ; as π_θ(s) = p(f_θ(s)) it equals the mean over s of Jᵀ F J, with J the Jacobian of f and F the Fisher matrix of
@@ -24,9 +24,9 @@ Product = Callable[[Vector], Vector]
 
 @dataclasses.dataclass(frozen=True)
 class Curvature:
-    """How far a step may go, and how the Fisher matrix is solved for it."""
+    """How far a step may go, and how linear systems with the Fisher matrix are solved."""
 
-    radius: float = option(0.01, "KL divergence that one step may cover", PAPER, above=0.0)
+    radius: float = option(0.01, "largest KL divergence of one step", PAPER, above=0.0)
     iterations: int = option(10, "conjugate-gradient iterations", PUBLISHED, above=0)
     damping: float = option(1e-5, "added to the diagonal of the Fisher matrix", PUBLISHED, within=(0.0, 1.0))
     fraction: float = option(
@@ -39,20 +39,20 @@ class LineSearch(Curvature):
     """A trust-region step: the natural direction, then backtracking."""
 
     shrink: float = option(0.8, "factor by which a refused step is shortened", PUBLISHED, within=(0.01, 0.99))
-    trials: int = option(15, "steps tried before the old policy is kept", PUBLISHED, above=0)
+    trials: int = option(15, "step lengths tried before the old policy is kept", PUBLISHED, above=0)
 
 
 _USUAL_RADIUS, _EPISODE_RADIUS, _WIDEST_RADIUS = 0.02, 1.0, 0.1
 
 
 def radius_for(horizon: int, epochs: int) -> float:
-    """A radius that suits episodes of so many steps in a run of so many epochs: 0.02 in most.
+    """A radius, in nats, that suits episodes of `horizon` steps and a run of `epochs` epochs; 0.02 in most cases.
 
-    The radius bounds the KL divergence of one action, on average. A whole episode's is `horizon` times that: 20 nats
-    for 1,000 steps, but 0.3 for 15, which makes a policy of short episodes learn slowly for no gain. So at least one
-    nat is allowed for an episode, but never more than 0.1 for an action.
+    The radius bounds the mean KL divergence of one action. The divergence of a whole episode is `horizon` times that:
+    20 nats for 1,000 steps, but only 0.3 for 15. Short episodes would then learn slowly for no gain. So the radius
+    allows at least one nat for an episode, but never more than 0.1 for an action.
 
-    A run of more than a hundred epochs has time for shorter steps, which follow less of their batches' noise.
+    A run of more than a hundred epochs has time for shorter steps, which follow less of the noise of their batches.
     """
     widest = max(_USUAL_RADIUS, min(_EPISODE_RADIUS / horizon, _WIDEST_RADIUS))
     return annealing.in_a_long_run(widest, epochs)
@@ -79,8 +79,9 @@ def fisher_product(distributions: Callable[[Vector], Any], parameters: Vector, d
 def conjugate_gradient(product: Product, target: Vector, iterations: int, tolerance: float = 1e-10) -> Vector:
     """x with product(x) ≈ target, by conjugate gradient from zero.
 
-    It stops changing once the residual is `tolerance` times the target, in squared norm, or too small for its curvature
-    to be told from zero, as where a policy is all but deterministic; a target of zero gives zero.
+    The result no longer changes once the squared norm of the residual is `tolerance` times that of the target. It also
+    stops changing if the curvature along the direction is zero up to rounding, as for a nearly deterministic policy.
+    A target of zero gives zero.
     """
     floor = tolerance * jnp.vdot(target, target)
 
@@ -90,7 +91,7 @@ def conjugate_gradient(product: Product, target: Vector, iterations: int, tolera
         x, residual, direction, squared = carry
         image = product(direction)
         curvature = jnp.vdot(direction, image)
-        # Written so that NaN goes on, and is seen.
+        # The comparison is written so that a NaN in the curvature is passed on, and noticed later.
         going = (squared > floor) & ~(curvature <= 0.0)
         length = jnp.where(going, squared / jnp.where(going, curvature, 1.0), 0.0)
         x = x + length * direction
@@ -104,7 +105,7 @@ def conjugate_gradient(product: Product, target: Vector, iterations: int, tolera
 
 
 def factor_to_edge(product: Product, direction: Vector, radius: float, most: float = inf) -> Float[Array, ""]:
-    """By which the direction is scaled so that the quadratic model of KL equals the radius; at most `most`."""
+    """The factor that scales the direction so that the quadratic model of KL equals the radius; at most `most`."""
     curvature = jnp.vdot(direction, product(direction))
     positive = curvature > 0.0
     scale = jnp.sqrt(2.0 * radius / jnp.where(positive, curvature, 1.0))
@@ -112,7 +113,7 @@ def factor_to_edge(product: Product, direction: Vector, radius: float, most: flo
 
 
 class Backtrack(eqx.Module):
-    """Where a line search ended."""
+    """The result of a line search."""
 
     parameters: Vector
     accepted: Bool[Array, ""]
@@ -122,10 +123,11 @@ class Backtrack(eqx.Module):
 def backtrack(
     acceptable: Callable[[Vector], Bool[Array, ""]], parameters: Vector, step: Vector, shrink: float, trials: int
 ) -> Backtrack:
-    """θ + shrink^j·step for the least j < trials that is acceptable; θ itself where none is.
+    """θ + shrink^j·step for the least j < trials that is acceptable; θ itself if none is.
 
-    A candidate whose quantities are NaN is not acceptable, and the next one is shorter. A step that is not finite
-    itself has no shorter one: it makes the parameters NaN, rather than pass for a step that was refused.
+    A candidate whose quantities are NaN is not acceptable, and a shorter one is tried. If the step itself is not
+    finite, shorter ones are not either. The parameters then become NaN, so that the fault is not taken for a step that
+    the line search refused.
     """
 
     def searching(carry: tuple[Int[Array, ""], Bool[Array, ""]]) -> Bool[Array, ""]:

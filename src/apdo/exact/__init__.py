@@ -1,4 +1,4 @@
-"""Finite CMDPs solved exactly: optimal policies, optimal multipliers, and the proof that they are.
+"""Finite CMDPs solved exactly: optimal policies, optimal multipliers, and the proof that they are optimal.
 
 cmdp = FiniteCMDP.of(transition, reward, cost, start, discount, limits)
 optimum = exact.solve(cmdp)

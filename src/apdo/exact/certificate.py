@@ -1,8 +1,9 @@
-"""Proof that a policy and multipliers are optimal, from numbers that no optimiser produced.
+"""A proof that a policy and multipliers are optimal, which does not rely on the optimiser's own numbers.
 
-Weak duality: for any λ ≥ 0 and any values v with v ≥ r - Σ λ_i c_i + γ P v everywhere, every policy that keeps the
-limits earns at most start·v + λ·d. So a policy that keeps them and earns that much is optimal, and λ is an optimal
-multiplier. Return and costs of the policy come from a sparse linear solve, the inequality from one sparse product.
+Weak duality: let λ ≥ 0, and let v be any values with v ≥ r - Σ λ_i c_i + γ P v everywhere. Then every policy that keeps
+the limits has a return of at most start·v + λ·d. A policy that keeps them and attains this return is optimal, and λ is
+an optimal multiplier. The policy's return and costs are computed by a sparse linear solve, and the inequality is
+checked with one sparse product.
 """
 
 import dataclasses
@@ -22,11 +23,11 @@ class Certificate:
     """How far a policy and multipliers are from a proof of optimality. Zeros are a proof."""
 
     primal_violation: float
-    """By how much the policy exceeds a limit, at most: max_i C_i(π) - d_i, or 0."""
+    """The largest excess over a limit: max_i C_i(π) - d_i, or 0."""
     dual_violation: float
-    """By how much values and multipliers break the dual's constraints, at most: r - Σ λ_i c_i + γ P v - v, and -λ."""
+    """The largest violation of the dual's constraints: of r - Σ λ_i c_i + γ P v - v ≤ 0, and of -λ ≤ 0."""
     gap: float
-    """What optimal could at most be above R(π): start·v + λ·d + (longest episode) · (dual violation) - R(π)."""
+    """A bound on R* - R(π): start·v + λ·d + (longest episode) · (dual violation) - R(π)."""
     primal_scale: float
     """Largest of the limits and the costs of one step."""
     dual_scale: float
@@ -34,15 +35,15 @@ class Certificate:
     gap_scale: float
     """Larger of |R(π)| and the largest reward of one step."""
     tolerance: float = TOLERANCE
-    """What is allowed, relative to the scales."""
+    """The largest allowed violations and gap, relative to the scales."""
 
     @property
     def holds(self) -> bool:
-        """Whether all three are zero up to the tolerance. NaN is not."""
+        """Whether both violations and the gap are zero up to the tolerance. False if any is NaN."""
         return bool(
             self.primal_violation <= self.tolerance * self.primal_scale
             and self.dual_violation <= self.tolerance * self.dual_scale
-            # A policy above the upper bound proves as little as one below it.
+            # A return above the upper bound shows an error in the numbers, so it is no proof either.
             and abs(self.gap) <= self.tolerance * self.gap_scale
         )
 
@@ -58,11 +59,11 @@ def certify(cmdp: FiniteCMDP, policy: ArrayLike, multipliers: ArrayLike, state_v
 
 
 def certify_evaluated(cmdp: FiniteCMDP, found: Evaluation, prices: Floats, values: Floats) -> Certificate:
-    """The same for a policy that has been evaluated."""
+    """The certificate of a policy that has been evaluated already."""
     reward = priced(cmdp, prices)
     residual = float((backup(cmdp, reward, values) - values[:, None]).max())
     negative = float(np.max(-prices, initial=0.0))
-    # Raising v by residual · (steps to the end) makes it feasible, at that price in the bound.
+    # Raising v by residual · (steps to the end) makes it feasible, and raises the bound by as much.
     bound = cmdp.start @ values + prices @ cmdp.limits + longest(cmdp) * max(residual, 0.0)
     most = np.abs(cmdp.reward).max()
     return Certificate(

@@ -1,8 +1,9 @@
-"""The Markov chain of one policy: (I - γ P_π) v = b for values, and its transpose for visits.
+"""The Markov chain of one policy: (I - γ P_π) v = b for values, and the transposed system for visits.
 
-Two ways, by what is cheap. A direct factorisation suits small chains, chains on a grid and chains whose time is folded
-into the state (triangular: no fill at all). On a large chain without structure it fills up, where a Krylov method
-converges in some tens of products since γ < 1 bounds the spectrum. Each answer's residual is measured.
+There are two methods, and the faster one is used. A direct factorisation suits small chains, and chains whose time is
+folded into the state (the matrix is triangular and has no fill-in). On a large chain without structure a factorisation
+has much fill-in. There a Krylov method converges within some tens of products, because γ < 1 bounds the spectrum. The
+residual of each answer is computed.
 """
 
 from functools import cached_property
@@ -16,17 +17,17 @@ from apdo.errors import NumericalFailure
 from apdo.finite import FiniteCMDP, Floats
 
 FACTORISED = 100
-"""Up to this many states factorisation is quick whatever the structure."""
+"""Up to this many states, factorisation is fast for any structure."""
 PRECISION = 1e-13
-"""The residual asked for, relative to the largest entry of the answer."""
+"""The desired residual, relative to the largest entry of the answer."""
 WORST = 1e-8
-"""The residual with which an answer is refused."""
+"""An answer with a larger relative residual is refused."""
 KRYLOV_ROUNDS = 6
 KRYLOV_STEPS = 300
 
 
 class Chain:
-    """The chain that a policy [S, A] makes of a CMDP."""
+    """The Markov chain of a policy [S, A] in a CMDP."""
 
     def __init__(self, cmdp: FiniteCMDP, policy: Floats) -> None:
         states, actions = policy.shape
@@ -52,7 +53,7 @@ class Chain:
 
     @cached_property
     def _factors(self) -> Any:  # noqa: ANN401 - SuperLU is not a public class
-        # An M-matrix, dominant by rows: no pivoting is needed, so an order for sparsity alone is safe.
+        # The matrix is a row-dominant M-matrix. It needs no pivoting, so the order can be chosen for sparsity alone.
         order = "NATURAL" if self._triangular else "MMD_AT_PLUS_A"
         return scipy.sparse.linalg.splu(
             self._matrix, permc_spec=order, diag_pivot_thresh=0.0, options={"SymmetricMode": True}
@@ -65,12 +66,12 @@ class Chain:
             return right - matrix @ answer
 
         def error(answer: Floats) -> float:
-            # Written so that a NaN is an infinite error.
+            # The comparison is written so that a NaN gives an infinite error.
             worst = np.abs(residual(answer)).max()
             return float(worst / max(np.abs(answer).max(), np.abs(right).max(), 1e-300)) if worst >= 0 else np.inf
 
         if not self._direct:
-            # Restarted on what is left, since the method now and then breaks down half way.
+            # The method sometimes breaks down, so it is restarted on the residual.
             answer = np.zeros_like(right)
             for _ in range(KRYLOV_ROUNDS):
                 answer = answer + _bicgstab(matrix, residual(answer), tolerance=1e-9)
@@ -90,10 +91,10 @@ class Chain:
 
 
 def _bicgstab(matrix: scipy.sparse.csr_array, right: Floats, tolerance: float) -> Floats:
-    """BiCGSTAB (van der Vorst, 1992) from zero, for as long as it goes well.
+    """BiCGSTAB (van der Vorst, 1992) from zero, until it converges or breaks down.
 
-    SciPy's takes its inner products from BLAS, whose threads slow vectors of this length down, several times over on a
-    busy machine; `einsum` does not.
+    SciPy's version computes inner products with BLAS. Its threads slow down products of vectors of this length, by
+    several times on a busy machine. `einsum` has no threads.
     """
 
     def dot(one: Floats, other: Floats) -> float:
@@ -106,7 +107,7 @@ def _bicgstab(matrix: scipy.sparse.csr_array, right: Floats, tolerance: float) -
     for _ in range(KRYLOV_STEPS):
         size = dot(left, left)
         before, rho = rho, dot(shadow, left)
-        # Orthogonal to the shadow: what follows would divide by nearly nothing.
+        # Stop if converged, or if the residual is orthogonal to the shadow, where the next step would divide by zero.
         if size <= goal or rho**2 <= 1e-30 * size * dot(shadow, shadow):
             break
         direction = left + rho / before * alpha / omega * (direction - omega * image)

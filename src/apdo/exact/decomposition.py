@@ -1,17 +1,17 @@
 """The linear program of a CMDP by Dantzig-Wolfe decomposition.
 
-The occupancies of a CMDP are the mixtures of those of its deterministic policies p, of which an optimum needs at most
-M + 1. So the program over S·A occupancies is one over mixtures,
+The occupancies of a CMDP are the mixtures of the occupancies of its deterministic policies p, and an optimum mixes at
+most M + 1 of them. So the program over S·A occupancies becomes a program over mixtures:
 
     max Σ_p w_p R_p   subject to   Σ_p w_p C_p ≤ d,   Σ_p w_p = 1,   w ≥ 0
 
-with M + 1 rows and a column for each policy, of which only useful ones are ever written down. HiGHS solves the program
-over the columns known so far; its duals are multipliers λ; policy iteration with reward r - Σ λ_i c_i finds the column
-that improves the mixture most, or shows by g(λ) that none does. The columns do not depend on the limits, so a `Pool` of
-them serves every limit of a trade-off curve.
+It has M + 1 rows and a column for each policy, and columns are added only when they are useful. HiGHS solves the
+program over the known columns; its duals are the multipliers λ. Policy iteration with reward r - Σ λ_i c_i then finds
+the column that improves the mixture most, or shows by g(λ) that none does. Columns do not depend on the limits, so all
+limits of a trade-off curve share one `Pool` of columns.
 
-Against the occupancy program given to HiGHS in one piece (`apdo.exact.program`), this is faster by orders of magnitude
-on large problems (docs/performance.md).
+On large problems this is faster by orders of magnitude than giving HiGHS the whole occupancy program
+(`apdo.exact.program`; docs/performance.md).
 """
 
 import dataclasses
@@ -26,10 +26,11 @@ from apdo.exact.evaluation import deterministic, evaluate
 from apdo.finite import FiniteCMDP, Floats
 
 GAP = 1e-11
-"""The decomposition ends when the dual function is this near to the mixture's value, relative to the returns."""
+"""The decomposition ends when the dual function is this close to the mixture's value, relative to the returns."""
 FEASIBLE = 1e-9
-"""Limits missed by no more than this, relative to the costs, count as kept: least costs are themselves rounded."""
+"""An excess of at most this share of the costs counts as rounding: least costs have rounding errors themselves."""
 COLUMNS = 5000
+"""The most policies before the decomposition gives up."""
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 
@@ -38,28 +39,29 @@ class Mixture:
     """An optimal mixture of deterministic policies."""
 
     weights: Floats
-    """[P]: over the columns of the pool."""
+    """[P]: the weights of the columns of the pool."""
     multipliers: Floats
-    """[M]."""
+    """[M]: λ."""
     upper: float
-    """g(λ): no policy that keeps the limits earns more."""
+    """g(λ), an upper bound on the return of policies that keep the limits."""
     actions: NDArray[np.intp]
-    """[S]: optimal for r - Σ λ_i c_i from every state."""
+    """[S]: the deterministic policy that is optimal for r - Σ λ_i c_i from every state."""
     state_values: Floats
-    """[S]: its values."""
+    """[S]: the values of that policy."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Violation:
-    """By how much all limits must be raised together before some policy keeps them; at most 0 if one does."""
+    """The smallest amount by which all limits must be raised together before some policy keeps them."""
 
     amount: float
+    """The amount, in units of the costs. It is at most 0 if some policy keeps the limits."""
     costs: Floats
-    """[M]: the costs of the mixture that needs the least."""
+    """[M]: the costs of the mixture that needs the smallest amount."""
 
 
 class Pool:
-    """Deterministic policies of one CMDP with their returns and costs, whatever the limits."""
+    """Deterministic policies of one CMDP with their returns and costs, which do not depend on the limits."""
 
     def __init__(self, cmdp: FiniteCMDP) -> None:
         self._cmdp = cmdp
@@ -69,30 +71,33 @@ class Pool:
 
     @property
     def gains(self) -> Floats:
-        """[P]: R_p."""
+        """[P]: the returns R_p."""
         return np.asarray(self._gains)
 
     @property
     def costs(self) -> Floats:
-        """[M, P]: C_p."""
+        """[M, P]: the costs C_p."""
         return np.stack(self._costs, axis=1)
 
     def add(self, actions: NDArray[np.intp]) -> None:
-        """A policy and its sums."""
+        """Add a policy with its return and costs."""
         found = evaluate(self._cmdp, deterministic(actions, self._cmdp.actions))
         self.actions.append(actions)
         self._gains.append(found.value)
         self._costs.append(found.costs)
 
     def best(self, gain: float, prices: Floats) -> tuple[NDArray[np.intp], Floats]:
-        """The best actions of all policies for gain · r - Σ λ_i c_i, from the best policy known, and their values."""
+        """The optimal actions for the reward gain · r - Σ λ_i c_i, and their values.
+
+        Policy iteration starts from the best policy in the pool.
+        """
         reward = gain * self._cmdp.reward - np.tensordot(prices, self._cmdp.cost, axes=1)
         known = self.actions[int(np.argmax(gain * self.gains - prices @ self.costs))] if self.actions else None
         return dual.improve(self._cmdp, reward, known)
 
 
 def least_costs(cmdp: FiniteCMDP, pool: Pool) -> Floats:
-    """[M]: the least that each cost alone can be."""
+    """[M]: the least possible value of each cost, if the other costs do not matter."""
     least = []
     for i in range(cmdp.constraints):
         actions, values = pool.best(0.0, np.eye(cmdp.constraints)[i])
@@ -102,10 +107,10 @@ def least_costs(cmdp: FiniteCMDP, pool: Pool) -> Floats:
 
 
 def violation(cmdp: FiniteCMDP, pool: Pool, *, to_the_end: bool = False) -> Violation:
-    """The smallest uniform relaxation of the limits; stops at the first mixture that keeps them unless told not to.
+    """The smallest uniform relaxation of the limits. It stops at the first mixture that keeps them unless `to_the_end`.
 
-    min t  subject to  Σ_p w_p C_p - t ≤ d,  Σ_p w_p = 1,  by columns as above: its duals ν ≥ 0 sum to one and the
-    column to add is the policy of least Σ ν_i C_i.
+    min t  subject to  Σ_p w_p C_p - t ≤ d,  Σ_p w_p = 1  is solved by adding columns, as above. Its duals ν ≥ 0 sum to
+    one, and the next column is the policy with the least Σ ν_i C_i.
     """
     m = cmdp.constraints
     if not pool.actions:
@@ -131,7 +136,7 @@ def violation(cmdp: FiniteCMDP, pool: Pool, *, to_the_end: bool = False) -> Viol
             return now
         prices = np.maximum(-found.ineqlin.marginals, 0.0)
         actions, values = pool.best(0.0, prices)
-        # The relaxation is at least what the best policy at these prices still misses.
+        # Weak duality gives a lower bound on the relaxation.
         bound = -float(cmdp.start @ values) - prices @ cmdp.limits
         if amount - bound <= 1e-3 * slack or not _new(pool, actions):
             return now
@@ -139,7 +144,7 @@ def violation(cmdp: FiniteCMDP, pool: Pool, *, to_the_end: bool = False) -> Viol
 
 
 def mix(cmdp: FiniteCMDP, pool: Pool, gap: float = GAP) -> Mixture:
-    """The best mixture up to a relative gap; limits must be feasible, and the pool have a mixture that keeps them."""
+    """The best mixture up to a relative gap. The pool must contain a mixture that keeps the limits."""
     while True:
         weights, prices = _master(cmdp, pool)
         actions, values = pool.best(1.0, prices)
@@ -154,12 +159,12 @@ def mix(cmdp: FiniteCMDP, pool: Pool, gap: float = GAP) -> Mixture:
 
 
 def interval(cmdp: FiniteCMDP, pool: Pool, value: float, constraint: int) -> tuple[float, float]:
-    """The least and the greatest optimal λ_i (infinite where it is unbounded).
+    """The least and the greatest optimal λ_i (infinite if it is unbounded).
 
-    The optimal multipliers are the λ ≥ 0 with g(λ) = V, where V is the optimal value: a polytope. Over it λ_i reaches
-    from the right derivative of V in the limit d_i to its left derivative. Each end is a small program over λ with one
-    row, R_p - λ·(C_p - d) ≤ V, for each policy known, to which the policy that breaks g(λ) ≤ V most is added until none
-    does. V is known up to rounding, which widens the interval by rounding over slope.
+    The optimal multipliers are the polytope of λ ≥ 0 with g(λ) = V, where V is the optimal value. In it λ_i ranges from
+    the right derivative of V in the limit d_i to its left derivative. Each end is the solution of a small linear
+    program over λ, with one row R_p - λ·(C_p - d) ≤ V for each known policy. The policy that violates g(λ) ≤ V most is
+    added until none does. V is known up to rounding, which widens the interval by the rounding error over the slope.
     """
     m = cmdp.constraints
     direction = np.eye(m)[constraint]
@@ -197,13 +202,13 @@ def _new(pool: Pool, actions: NDArray[np.intp]) -> bool:
 
 
 def _master(cmdp: FiniteCMDP, pool: Pool) -> tuple[Floats, Floats]:
-    """Weights [P] and multipliers [M] over the columns known, with everything scaled to order one for HiGHS."""
+    """Weights [P] and multipliers [M] over the known columns. Everything is scaled to order one for HiGHS."""
     gains, excess = pool.gains, pool.costs - cmdp.limits[:, None]
     if cmdp.constraints == 0:
         return np.eye(len(gains))[int(np.argmax(gains))], np.zeros(0)
     spread = max(np.ptp(gains), 1e-12 * np.abs(gains).max(), 1e-300)
     size = np.maximum(np.abs(excess).max(axis=1), 1e-300)
-    # Limits at the very edge of what is feasible are missed by rounding; HiGHS is let off that much.
+    # If limits are only just feasible, rounding makes the program infeasible. It is then solved with relaxed limits.
     edge = FEASIBLE * np.maximum(np.abs(pool.costs).max(), np.abs(cmdp.limits).max()) / size
     costs, ones = excess / size[:, None], np.ones((1, len(gains)))
     objective = -(gains - gains.max()) / spread

@@ -2,9 +2,9 @@
 
     g(λ) = max_π R(π) - Σ_i λ_i (C_i(π) - d_i)
 
-For fixed λ this is an ordinary Markov decision process with reward r - Σ λ_i c_i, solved here by policy iteration. As a
-maximum of functions linear in λ, one for each deterministic policy, g is convex and piecewise linear, and d - C(π_λ) is
-a subgradient of it for any policy π_λ that attains the maximum.
+For fixed λ this is an ordinary Markov decision process with reward r - Σ λ_i c_i, which is solved by policy iteration.
+g is the maximum of linear functions of λ, one for each deterministic policy, so it is convex and piecewise linear. For
+any policy π_λ that attains the maximum, d - C(π_λ) is a subgradient of g.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from apdo.exact.evaluation import deterministic, evaluate
 from apdo.finite import FiniteCMDP, Floats
 
 TIE = 1e-12
-"""Advantages below this, relative to the values, are rounding."""
+"""Advantages below this, relative to the values, count as rounding errors."""
 ROUNDS = 1000
 
 
@@ -29,9 +29,9 @@ class DualPoint:
     value: float
     """g(λ)."""
     subgradient: Floats
-    """[M]: d - C(π_λ). Dual ascent, λ + β (C - d), steps against it."""
+    """[M]: d - C(π_λ). Dual ascent, λ + β (C - d), moves in the opposite direction."""
     policy: Floats
-    """[S, A]: π_λ, deterministic, optimal from every state for the reward r - Σ λ_i c_i."""
+    """[S, A]: π_λ, which is deterministic, and optimal from every state for the reward r - Σ λ_i c_i."""
     gain: float
     """R(π_λ)."""
     costs: Floats
@@ -68,7 +68,7 @@ def priced(cmdp: FiniteCMDP, prices: Floats) -> Floats:
 def improve(
     cmdp: FiniteCMDP, reward: Floats, actions: NDArray[np.intp] | None = None
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Policy iteration for another reward [S, A], from given actions [S] on: optimal actions, and their values [S]."""
+    """Policy iteration for a reward [S, A], started from given actions [S]: optimal actions and their values [S]."""
     every = np.arange(cmdp.states)
     chosen = np.argmax(reward, axis=1) if actions is None else actions
     before = -np.inf
@@ -78,7 +78,7 @@ def improve(
         advantage = backup(cmdp, reward, values)
         best = np.argmax(advantage, axis=1)
         better = advantage[every, best] > advantage[every, chosen] + TIE * scale
-        # In exact arithmetic the values rise in every round. Where they no longer do, rounding is all that is left.
+        # In exact arithmetic the values rise in every round. If they do not, the differences are rounding errors.
         if not better.any() or values.sum() <= before:
             return chosen, values
         before = values.sum()
@@ -92,7 +92,7 @@ def backup(cmdp: FiniteCMDP, reward: Floats, values: Floats) -> Floats:
 
 
 def longest(cmdp: FiniteCMDP) -> float:
-    """The most discounted steps that an episode can have in expectation, from any state."""
+    """The largest expected number of discounted steps of an episode, over all states and policies."""
     if cmdp.discount < 1:
         return 1 / (1 - cmdp.discount)
     _, steps = improve(cmdp, np.ones_like(cmdp.reward))

@@ -1,4 +1,4 @@
-"""What a given policy earns and costs, by linear solves."""
+"""Return and costs of a given policy, by linear solves."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from apdo.finite import FiniteCMDP, Floats
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A policy's sums from the start distribution."""
+    """A policy's return, costs and occupancy from the start distribution."""
 
     value: float
     """R(π), the expected discounted return."""
@@ -32,7 +32,7 @@ def evaluate(cmdp: FiniteCMDP, policy: ArrayLike) -> Evaluation:
 
 
 def check_policy(cmdp: FiniteCMDP, policy: ArrayLike) -> Floats:
-    """The policy as floats, if it is one for this problem."""
+    """The policy as floats; InvalidInput if it is not a policy for this problem."""
     array = np.asarray(policy, dtype=np.float64)
     if array.shape != cmdp.reward.shape:
         raise InvalidInput(f"a policy here has shape {list(cmdp.reward.shape)}, and {list(array.shape)} was given.")

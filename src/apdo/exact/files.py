@@ -1,6 +1,6 @@
 """Finite CMDPs as files: a NumPy .npz of named arrays (docs/ground-truth.md, "File format").
 
-A file may come from anywhere: `apdo.npz` reads it, and nothing of it is believed unchecked.
+A file may come from anywhere: `apdo.npz` reads it, and everything in it is checked.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ ENTRIES = {
     "ending": npz.Entry((2,)),
     "cost_names": npz.Entry((1,), npz.TEXT),
 }
-"""The arrays that a file may hold."""
+"""The arrays that a file may contain."""
 NEEDED = ("reward", "cost", "start", "discount", "limits")
 
 
 def save(cmdp: FiniteCMDP, path: str | os.PathLike[str]) -> None:
-    """Write a CMDP, its transition sparse."""
+    """Write a CMDP, with sparse transitions."""
     moves = cmdp.transition
     arrays: dict[str, Any] = {
         **dict(zip(SPARSE, (moves.data, moves.indices, moves.indptr), strict=True)),
@@ -46,7 +46,7 @@ def save(cmdp: FiniteCMDP, path: str | os.PathLike[str]) -> None:
 
 
 def save_solution(solution: Solution, path: str | os.PathLike[str]) -> None:
-    """Write an optimum: an array for each of its fields, the certificate's with certificate_ before their names."""
+    """Write an optimum: an array for each of its fields. Names of the certificate's fields begin with certificate_."""
     fields = {f.name: getattr(solution, f.name) for f in dataclasses.fields(solution)}
     proof = dataclasses.asdict(fields.pop("certificate"))
     _write(fields | {f"certificate_{name}": value for name, value in proof.items()}, path)
@@ -62,7 +62,7 @@ def _write(arrays: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> FiniteCMDP:
-    """Read a CMDP and check everything about it; an `InvalidInput` of one sentence says what is wrong."""
+    """Read and check a CMDP. `InvalidInput` says in one sentence what is wrong."""
     arrays = npz.read(path, ENTRIES, NEEDED)
     try:
         return _cmdp(arrays)
@@ -91,7 +91,7 @@ def _sparse(arrays: dict[str, np.ndarray]) -> scipy.sparse.csr_array:
     missing = [name for name in SPARSE if name not in arrays]
     if missing:
         raise InvalidInput(f"the array {missing[0]} is missing.")
-    # No check of these is left to scipy, which would follow a bad index out of its arrays.
+    # Everything is checked here, because scipy would use a bad index to read outside its arrays.
     data, indices, pointers = (arrays[name] for name in SPARSE)
     states, actions = arrays["reward"].shape
     if len(indices) != len(data):
@@ -101,7 +101,7 @@ def _sparse(arrays: dict[str, np.ndarray]) -> scipy.sparse.csr_array:
             f"transition_indptr must have {states}·{actions} + 1 entries, one more than there are rows, and has "
             f"{len(pointers)}."
         )
-    # Compared, not subtracted: unsigned numbers would wrap around.
+    # Differences of unsigned numbers would wrap around, hence comparisons.
     if pointers[0] != 0 or pointers[-1] != len(data) or (pointers[1:] < pointers[:-1]).any():
         raise InvalidInput(f"transition_indptr must rise from 0 to the number of entries, {len(data)}.")
     if len(indices) and (indices.min() < 0 or indices.max() >= states):

@@ -1,8 +1,8 @@
-"""The occupancy program of a CMDP, given to HiGHS in one piece.
+"""The whole occupancy program of a CMDP, solved by HiGHS.
 
     max Σ x(s,a) r(s,a)   subject to   Σ_a x(s',a) - γ Σ_{s,a} P(s'|s,a) x(s,a) = start(s'),   Σ x c_i ≤ d_i,   x ≥ 0
 
-The duals of the first rows are the values of r - Σ λ_i c_i, those of the second are λ.
+The duals of the equations are the values of r - Σ λ_i c_i, and those of the inequalities are λ.
 """
 
 import dataclasses
@@ -19,17 +19,18 @@ METHODS = ("highs-ds", "highs-ipm")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """HiGHS's answer."""
+    """The solution of the program."""
 
     occupancy: Floats
-    """[S, A]."""
+    """[S, A]: x."""
     multipliers: Floats
-    """[M]."""
+    """[M]: λ."""
 
 
 def occupancy(cmdp: FiniteCMDP, method: str = "highs-ds", seconds: float = np.inf) -> Program | None:
-    """The optimal occupancy and multipliers by dual simplex or by the interior point method with crossover; none if no
-    policy keeps the limits. An answer that takes longer than `seconds` is a `NumericalFailure`.
+    """The optimal occupancy and multipliers, by dual simplex or by the interior point method with crossover.
+
+    It is None if no policy keeps the limits. A solution that takes longer than `seconds` raises `NumericalFailure`.
     """
     if method not in METHODS:
         raise InvalidInput(f"the occupancy program is solved by {' or '.join(METHODS)}, not by {method!r}.")

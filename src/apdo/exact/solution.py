@@ -1,4 +1,4 @@
-"""The optimum of a finite CMDP, with its proof; or what makes the limits infeasible; or the optimum for many limits."""
+"""The optimum of a finite CMDP with its proof, a description of infeasible limits, and the optimum for many limits."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from apdo.finite import FiniteCMDP, Floats
 
 METHODS = ("decomposition", *program.METHODS)
 RARE = 1e-10
-"""States with less than this share of all visits count as not visited: what an optimiser does there is rounding."""
+"""States with less than this share of all visits count as not visited: their occupancies are rounding errors."""
 UNIQUE = 1e-4
-"""An interval of multipliers narrower than this, relative to 1 + λ, is one multiplier."""
+"""An interval of multipliers narrower than this, relative to 1 + λ, counts as a single multiplier."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """An optimal stationary policy, its multipliers and the proof that they are."""
+    """An optimal stationary policy, optimal multipliers, and the proof that they are optimal."""
 
     policy: Floats
-    """[S, A]. At states that the optimum never visits: greedy for the reward r - Σ λ_i c_i."""
+    """[S, A]: π. At states that it never visits, it is greedy for the reward r - Σ λ_i c_i."""
     value: float
-    """R(π), the expected discounted return, which is the optimal one."""
+    """R(π), the optimal expected discounted return."""
     costs: Floats
     """[M]: C(π)."""
     multipliers: Floats
-    """[M]: λ* ≥ 0. Where it is not unique, one of them."""
+    """[M]: λ* ≥ 0. If it is not unique, this is one of the optimal multipliers."""
     multiplier_low: Floats
-    """[M]: the least optimal λ_i: what one more unit of the limit d_i is worth in return, at the margin."""
+    """[M]: the least optimal λ_i, the marginal gain in return if the limit d_i is raised."""
     multiplier_high: Floats
-    """[M]: the greatest optimal λ_i, perhaps infinite: what one unit less of it loses."""
+    """[M]: the greatest optimal λ_i, perhaps infinite, the marginal loss of return if the limit d_i is lowered."""
     occupancy: Floats
     """[S, A]: expected discounted visits Σ_t γ^t P(s_t = s, a_t = a), not normalised."""
     state_values: Floats
@@ -56,7 +56,7 @@ class Infeasible(InvalidInput):
         self.excess = excess
         """The smallest amount by which all limits must be raised together."""
         self.least = least
-        """[M]: the least that each cost can be when the others do not matter."""
+        """[M]: the least possible value of each cost, if the other costs do not matter."""
         alone = ", ".join(
             f"{name} can be {low:.6g} at the least (limit {limit:g})"
             for name, low, limit in zip(cmdp.cost_names, least, cmdp.limits, strict=True)
@@ -68,7 +68,7 @@ class Infeasible(InvalidInput):
 def solve(cmdp: FiniteCMDP, *, method: str = "decomposition") -> Solution:
     """The optimum; raises `Infeasible` if no policy keeps the limits.
 
-    `method` is "decomposition" (the fastest), or "highs-ds" or "highs-ipm" for the occupancy program in one piece.
+    `method` is "decomposition" (the fastest), or "highs-ds" or "highs-ipm" for the whole occupancy program.
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -94,7 +94,7 @@ def solve(cmdp: FiniteCMDP, *, method: str = "decomposition") -> Solution:
         value=outcome.value,
         costs=outcome.costs,
         multipliers=prices,
-        # λ* itself is optimal, whatever rounding says of the ends.
+        # λ* itself is optimal, so the interval contains it even if rounding moves an end past it.
         multiplier_low=np.minimum([low for low, _ in ends], prices) if ends else prices,
         multiplier_high=np.maximum([high for _, high in ends], prices) if ends else prices,
         occupancy=outcome.occupancy,
@@ -105,19 +105,20 @@ def solve(cmdp: FiniteCMDP, *, method: str = "decomposition") -> Solution:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TradeOff:
-    """The optimum against one limit, the others as they are. NaN where no policy keeps the limits."""
+    """The optimum as a function of one limit, with the other limits fixed. It is NaN if no policy keeps the limits."""
 
     constraint: int
+    """The index of the constraint whose limit varies."""
     limits: Floats
-    """[N]."""
+    """[N]: the values of that limit."""
     values: Floats
-    """[N]: optimal returns: concave and not decreasing in the limit."""
+    """[N]: the optimal returns, a concave and non-decreasing function of the limit."""
     multipliers: Floats
-    """[N, M]: optimal λ; that of the constraint itself is the slope of `values`."""
+    """[N, M]: optimal λ. The multiplier of the constraint itself is the slope of `values`."""
 
 
 def trade_off(cmdp: FiniteCMDP, constraint: int, limits: ArrayLike) -> TradeOff:
-    """The optimal return and multipliers for each of the limits of one constraint. The policies found are shared."""
+    """The optimal return and multipliers for each of the limits of one constraint."""
     if not 0 <= constraint < cmdp.constraints:
         raise InvalidInput(f"there are {cmdp.constraints} constraints, and number {constraint} is none of them.")
     points = np.asarray(limits, dtype=np.float64)
@@ -125,9 +126,9 @@ def trade_off(cmdp: FiniteCMDP, constraint: int, limits: ArrayLike) -> TradeOff:
 
 
 def trade_offs(cmdp: FiniteCMDP, points: int = 41, gap: float = decomposition.GAP) -> list[TradeOff]:
-    """For each constraint, the whole curve: from the least feasible limit, past the given one, to where it is slack.
+    """For each constraint, the whole trade-off curve: from the least feasible limit to one that is slack.
 
-    A relative gap of 1e-5 is enough for a picture, and saves most of the work.
+    A relative gap of 1e-5 is enough for a picture, and saves most of the time.
     """
     pool = decomposition.Pool(cmdp)
     _check_feasible(cmdp, pool)
@@ -162,7 +163,7 @@ def _check_feasible(cmdp: FiniteCMDP, pool: decomposition.Pool) -> None:
 
 
 def _allowed(cmdp: FiniteCMDP) -> float:
-    """Limits missed by this much are missed by rounding."""
+    """The largest excess over a limit that counts as rounding."""
     return decomposition.FEASIBLE * max(np.abs(cmdp.limits).max(initial=0.0), np.abs(cmdp.cost).max(initial=0.0))
 
 
@@ -181,19 +182,19 @@ def _without(cmdp: FiniteCMDP, constraint: int) -> FiniteCMDP:
 
 
 def _least_given_others(cmdp: FiniteCMDP, pool: decomposition.Pool, constraint: int) -> float:
-    """The least that one cost can be while the other limits are kept: a CMDP whose reward is minus that cost."""
+    """The least possible value of one cost while the other limits are kept: a CMDP whose reward is minus that cost."""
     others = _without(dataclasses.replace(cmdp, reward=-cmdp.cost[constraint]), constraint)
     own = decomposition.Pool(others)
     decomposition.violation(others, own)
     mixture = decomposition.mix(others, own)
-    # The curve starts from these policies.
+    # The pool gets these policies, because the curve begins at this limit.
     for column in np.flatnonzero(mixture.weights > 0):
         pool.add(own.actions[column])
     return -float(own.gains @ mixture.weights)
 
 
 def _free(cmdp: FiniteCMDP, pool: decomposition.Pool, constraint: int) -> float:
-    """What the cost comes to when its limit is lifted."""
+    """The cost of an optimal policy without the limit on this cost."""
     others = _without(cmdp, constraint)
     own = decomposition.Pool(others)
     decomposition.violation(others, own)
@@ -213,12 +214,12 @@ def _occupancy(cmdp: FiniteCMDP, pool: decomposition.Pool, weights: Floats) -> F
 
 
 def _policy(occupancy: Floats, greedy: Floats) -> Floats:
-    """The policy of an occupancy; greedy where there are no visits."""
+    """The policy of an occupancy. It is greedy at states without visits."""
     visits = occupancy.sum(axis=1)
     visited = visits > RARE * visits.sum()
     return np.where(visited[:, None], occupancy / np.where(visited, visits, 1.0)[:, None], greedy)
 
 
 def mixed_states(policy: Sequence[Sequence[float]] | Floats, threshold: float = 1e-9) -> int:
-    """In how many states a policy draws between actions. An optimum needs at most M of them."""
+    """The number of states in which a policy mixes actions. An optimum needs at most M of them."""
     return int((np.sum(np.asarray(policy) > threshold, axis=1) > 1).sum())

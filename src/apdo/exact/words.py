@@ -6,11 +6,11 @@ from apdo.exact.solution import UNIQUE, Solution, mixed_states
 from apdo.finite import FiniteCMDP, Floats
 
 FEW = 30
-"""Up to this many states the policy is written out."""
+"""The largest number of states for which the policy is written out."""
 
 
 def describe(cmdp: FiniteCMDP, optimum: Solution) -> list[str]:
-    """Value, costs, prices, policy and certificate of an optimum."""
+    """Value, costs, multipliers, policy and certificate of an optimum."""
     steps = optimum.occupancy.sum()
     return [
         f"{cmdp.states} states, {cmdp.actions} actions, {cmdp.constraints} constraints, discount {cmdp.discount:g}",

@@ -1,5 +1,5 @@
-"""Off-policy learners of constrained problems, and what several of them together say of λ*.
+"""Off-policy learners of constrained problems, and estimates of λ* by an ensemble of them.
 
-A learner is a module with the names of `contract`; `kinds` lists them. Whoever is outside this package holds a
-learner's state without looking into it.
+A learner is a module with the names of `contract`; `kinds` lists them. Modules outside this package treat a learner's
+state as opaque.
 """

@@ -1,4 +1,4 @@
-"""What every off-policy learner offers: pure functions over its own settings and a state that nobody looks into.
+"""The contract of an off-policy learner: pure functions over its own settings and an opaque state.
 
 There is no base class: a module with these names is a learner, and `kinds` finds it by the type of its settings.
 """
@@ -13,12 +13,12 @@ from apdo.off_policy.path import Path
 from apdo.problem import Problem
 
 OwnState: TypeAlias = Any
-"""A learner's own state, for one learner or for several side by side: its module knows what is in it."""
+"""A learner's own state, for one learner or for several side by side. Only its module knows all fields."""
 
 
 @runtime_checkable
 class Settings(Protocol):
-    """What of a learner's settings others read: those of its critics, and what it counts in."""
+    """The part of a learner's settings that other modules read."""
 
     @property
     def critic_hidden(self) -> tuple[int, ...]:
@@ -32,12 +32,12 @@ class Settings(Protocol):
 
     @property
     def target_rate(self) -> float:
-        """τ, by which target networks follow."""
+        """τ, the rate at which target networks follow the learned ones."""
         ...
 
     @property
     def last_rate(self) -> float:
-        """The share of all rates that is left at the end."""
+        """The share of their initial value to which all rates fall."""
         ...
 
     @property
@@ -47,12 +47,12 @@ class Settings(Protocol):
 
     @property
     def clock(self) -> bool:
-        """Whether critics see the time, where the horizon ends an episode."""
+        """Whether critics see the time, if the horizon ends an episode."""
         ...
 
     @property
     def units(self) -> str:
-        """What rewards and costs are counted in while learning (`units.view`)."""
+        """The units of rewards and costs while learning (`units.view`)."""
         ...
 
     @property
@@ -68,29 +68,29 @@ class Settings(Protocol):
 
 @runtime_checkable
 class State(Protocol):
-    """What of a learner's state others read."""
+    """The part of a learner's state that other modules read."""
 
     @property
     def path(self) -> Path:
-        """The multipliers, and what was seen of them on the way."""
+        """The history of the multipliers."""
         ...
 
     @property
     def key(self) -> PRNGKeyArray:
-        """What its draws come from."""
+        """The key of its random draws."""
         ...
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """A learner: how it starts, learns, acts, and judges."""
+    """A learner: functions that start it, let it learn and act, and evaluate actors."""
 
     Learner: type
     """A frozen dataclass of `Settings`."""
 
     @staticmethod
     def start(config: Any, problem: Problem, key: PRNGKeyArray, caution: Float[Array, ""] | None = None) -> OwnState:  # noqa: ANN401
-        """A learner before its first iteration; `caution` multiplies how strongly it is held to the data's actions."""
+        """The state before the first iteration. `caution` multiplies the cloning weight."""
         ...
 
     @staticmethod
@@ -105,28 +105,28 @@ class Learner(Protocol):
         unseen: Float[Array, " M"] | None = None,
         whole: bool = False,
     ) -> OwnState:
-        """The learner after so many iterations more on the buffer.
+        """The state after `iterations` further iterations on the buffer.
 
-        Of `total` iterations in all, where that is known: over them rates fall, and the last of them are averaged. The
-        networks see observations normalised by `statistics`, where there are any. `unseen` is what the critics are
-        known to miss of the actor's costs, as the limits mean them: the multipliers see it. `whole` promises that the
-        iterations are whole blocks (`path.BLOCK`).
+        `total` is the number of iterations in all, if it is known: rates fall over them, and the last of them are
+        averaged. The networks see observations normalised by `statistics`, if there are any. `unseen` is by how much
+        the critics underestimate the actor's costs, in units of the limits; the multipliers respond to the sum.
+        `whole` promises that the iterations are whole blocks (`path.BLOCK`).
         """
         ...
 
     @staticmethod
     def policy(config: Any, state: OwnState) -> PyTree:  # noqa: ANN401
-        """The actor as a stochastic policy of the kind that on-policy algorithms step."""
+        """The actor as a stochastic policy of the kind that on-policy algorithms improve."""
         ...
 
     @staticmethod
     def check_policy(config: Any, problem: Problem, policy: policies.Config) -> None:  # noqa: ANN401
-        """Raise InvalidInput unless `policy` gives one of the shape that the on-policy settings ask for."""
+        """Raise InvalidInput unless `policy` gives a network of the shape in the on-policy settings."""
         ...
 
     @staticmethod
     def actions(state: OwnState, observation: Float[Array, "B O"]) -> Float[Array, "B A"]:
-        """What the actor does, without noise; of choices, their probabilities."""
+        """The actor's actions without noise; their probabilities if they are discrete."""
         ...
 
     @staticmethod
@@ -138,13 +138,13 @@ class Learner(Protocol):
         observation: Float[Array, "B O"],
         key: PRNGKeyArray,
     ) -> Float[Array, " K"]:
-        """What one learner's critics say of another's actor, on average over first observations of episodes.
+        """The value of one learner's actor by another's critics, averaged over first observations of episodes.
 
-        In the units that learners count in (`units.Units.sums`).
+        It is in the learners' units (`units.Units.sums`).
         """
         ...
 
     @staticmethod
     def working_bytes(config: Any, problem: Problem) -> int:  # noqa: ANN401
-        """About what learning needs besides the state and the buffer."""
+        """About how many bytes learning needs besides the state and the buffer."""
         ...

@@ -13,30 +13,30 @@ from apdo.problem import Problem
 
 
 class Critics(eqx.Module):
-    """K critics. Where actions are choices, each has an output for every one of them."""
+    """K critics. If actions are discrete, each has one output for every action."""
 
     stack: networks.MLP
     discrete: bool = eqx.field(static=True)
-    """Whether actions are choices."""
+    """Whether actions are discrete."""
     horizon: int | None = eqx.field(static=True, default=None)
-    """The episode's length, where the critics see the time."""
+    """The episode's length in steps, if the critics see the time."""
 
     def q(self, s: Float[Array, "B O"], a: Float[Array, "B A"], step: Int[Array, " B"]) -> Float[Array, "K B"]:
-        """Q at each state and action, or probabilities of actions, and step of the episode."""
+        """Q at each state, action (or vector of probabilities) and step of the episode."""
         if self.discrete:
             return jnp.sum(self.of_choices(s, step) * a[None], axis=-1)
         return networks.apply_stack(self.stack, jnp.concatenate([self._timed(s, step), a], axis=-1))[..., 0]
 
     def of_choices(self, s: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "K B A"]:
-        """Q of every choice."""
+        """Q of every discrete action."""
         return networks.apply_stack(self.stack, self._timed(s, step))
 
     def first(self, count: int) -> "Critics":
-        """So many of them."""
+        """The first `count` critics."""
         return jax.tree.map(lambda leaf: leaf[:count], self)
 
     def rest(self, count: int) -> "Critics":
-        """All but so many."""
+        """All critics but the first `count`."""
         return jax.tree.map(lambda leaf: leaf[count:], self)
 
     def _timed(self, s: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "B I"]:
@@ -52,7 +52,7 @@ def init(
     clock: bool,
     activation: str = "tanh",
 ) -> Critics:
-    """Fresh critics; with a `clock` they see the time where what is left of an episode depends on it."""
+    """New critics. With a `clock` they see the time, if the rest of an episode depends on it."""
     o, a = problem.observation_size, problem.action_size
     inputs, outputs = (o, a) if problem.discrete_actions else (o + a, 1)
     clock = clock and objective.sees_time(objective.stationary(problem))
@@ -64,14 +64,14 @@ def init(
 
 
 def follow(rate: float, learned: Array, target: Array) -> Array:
-    """A target's array after following the learned one by a rate τ."""
+    """An array of the target network after it has moved towards the learned one by a rate τ."""
     return rate * learned + (1.0 - rate) * target
 
 
 def settling(target_rate: float, problem: Problem, iterations: int) -> float:
-    """τ: the given one or, where so many iterations are few for it, one by which values still come to rest.
+    """τ: the given rate, or a larger one with which values still converge in this number of iterations.
 
-    A value is learned step by step from the end of the horizon: with T effective steps that takes some T / τ
+    A value is propagated step by step from the end of the horizon. With T effective steps this takes about T / τ
     iterations.
     """
     steps = max(objective.effective_steps(gamma, problem.horizon) for gamma in objective.sum_discounts(problem))
@@ -79,4 +79,4 @@ def settling(target_rate: float, problem: Problem, iterations: int) -> float:
 
 
 _SETTLED = 5.0
-"""How often the values could come to rest in the iterations that there are."""
+"""The number of iterations is at least this multiple of T / τ."""

@@ -1,6 +1,6 @@
 """Primal-dual DDPG (paper, appendix A, Algorithm 2): an off-policy solver of constrained problems.
 
-Critics Q_R, Q_C1..Q_Cm and an actor μ are trained on transitions from a replay buffer, and so are the multipliers:
+Critics Q_R, Q_C1..Q_Cm, an actor μ and the multipliers are trained on transitions from a replay buffer:
 
     y = r + γ Q'_R(s', μ'(s')),  z_i = c_i + γ_c Q'_Ci(s', μ'(s'))      no bootstrap through a terminated step
     Q_R, Q_C   minimise the mean of (y - Q_R(s, a))² and (z_i - Q_Ci(s, a))²
@@ -8,20 +8,23 @@ Critics Q_R, Q_C1..Q_Cm and an actor μ are trained on transitions from a replay
     λ_i        ← [λ_i + rate · mean(Q_Ci(s, μ(s)) - d_i)]⁺
     targets    ← τ · learned + (1 - τ) · targets
 
-Where actions are choices, the actor is a softmax over them and the critics give Q(s, ·), one output for each:
-μ(s) is then the vector of probabilities and Q(s, μ(s)) = Σ_a μ_a(s) Q(s, a), the expected value, so that every line
-above stands as it is. An expected-value actor rather than a greedy one, because the optimum of a constrained problem
-mixes choices, and no deterministic policy may attain it; rather than an entropy-regularised one, because a bonus for
-entropy would move λ.
+If actions are discrete, the actor is a softmax over them and the critics give Q(s, ·), with one output for each action.
+μ(s) is then the vector of probabilities, and Q(s, μ(s)) = Σ_a μ_a(s) Q(s, a) is the expected value, so all lines above
+remain valid. The actor is not greedy, because the optimum of a constrained problem mixes actions, and no deterministic
+policy may attain it. Nor is it entropy-regularised, because a bonus for entropy would change λ.
 
-On a buffer alone this learner is a lottery (docs/dual-estimation.md). What makes it dependable are options of
-`Learner`, all off in the appendix's version: critics that see the time, Q(s, a, t); an actor kept near the buffer's
-actions, by a bound, by noise a = μ(s) + ε in all three lines that use μ, and by a cloning term,
+On a buffer alone the result of this learner varies greatly from run to run (docs/dual-estimation.md). Options of
+`Learner`, all off in the appendix's version, make it reliable:
 
-    μ          descends the mean of  -(Q_R - Σ_i λ_i Q_Ci)(s, μ(s) + ε, t) / (1 + Σ_i λ_i) + w |μ(s) - a|²
+- Critics see the time, Q(s, a, t).
+- The actor is kept near the buffer's actions: by a bound, by noise a = μ(s) + ε in all three lines that use μ, and by a
+  cloning term,
 
-dual gradients at episode starts only; rates that fall, with λ^OFF the mean over the last part of the path; and rewards
-and costs in units of the buffer's own (`units`), so that no rate depends on what a reward is counted in.
+      μ        descends the mean of  -(Q_R - Σ_i λ_i Q_Ci)(s, μ(s) + ε, t) / (1 + Σ_i λ_i) + w |μ(s) - a|²
+
+- Dual gradients are taken at starts of episodes only.
+- Rates fall, and λ^OFF is the mean over the last part of the path.
+- Rewards and costs are in units of the buffer's spread (`units`), so that no rate depends on the units of a reward.
 """
 
 import dataclasses
@@ -57,8 +60,8 @@ def learn(
 ) -> LearnerState:
     """`iterations` primal-dual iterations on the buffer (lines 11 to 16), without touching an environment.
 
-    `unseen` is what the critics are known to miss of the actor's costs, as the limits mean them: the multipliers see
-    it. `whole` promises whole blocks of iterations.
+    `unseen` is by how much the critics underestimate the actor's costs, in units of the limits; the multipliers respond
+    to the sum. `whole` promises whole blocks of iterations.
     """
     problem, units = view(config, problem, buffer)
     limit = units.limit if unseen is None else units.limit - unseen / units.total
@@ -82,20 +85,20 @@ def learn(
 
 
 def following(config: Learner, problem: Problem, iterations: int | None) -> float:
-    """τ: as configured or, for learners in the data's units, so that values come to rest in so many iterations."""
+    """τ: as configured or, for learners in the data's units, chosen so that values converge in time."""
     if iterations is None or config.units == "own":
         return config.target_rate
     return critics.settling(config.target_rate, problem, iterations)
 
 
 def working_bytes(config: Learner, problem: Problem) -> int:
-    """About what a block of iterations draws at once: rows, as they are gathered and as they are split, and noise."""
+    """About how many bytes a block of iterations draws: rows, once gathered and once split, and noise."""
     row = 2 * problem.observation_size + problem.action_size + problem.constraints + 3
     return 4 * paths.BLOCK * config.minibatch * (2 * row + 3 * problem.action_size)
 
 
 def policy(config: Learner, state: LearnerState) -> policies.Policy:
-    """The actor as it was trained: a softmax, or a mean with its noise around it."""
+    """The actor as it was trained: a softmax, or a Gaussian with the action noise around its mean."""
     learned = state.learned
     if learned.discrete:
         return categorical.Policy(logits=learned.actor)
@@ -104,7 +107,7 @@ def policy(config: Learner, state: LearnerState) -> policies.Policy:
 
 
 def check_policy(config: Learner, problem: Problem, policy: policies.Config) -> None:
-    """An actor becomes the policy only if it has its shape."""
+    """Raise InvalidInput unless the actor has the policy's shape."""
     if config.actor_hidden != policy.hidden:
         raise InvalidInput(
             f"--adjust primal-dual needs an off-policy actor of the policy's shape, but policy.hidden is "
@@ -120,7 +123,7 @@ def check_policy(config: Learner, problem: Problem, policy: policies.Config) -> 
 
 
 def actions(state: LearnerState, observation: Float[Array, "B O"]) -> Float[Array, "B A"]:
-    """μ at each state."""
+    """μ(s) at each state."""
     return state.learned.mu(observation)
 
 
@@ -132,7 +135,7 @@ def value(
     observation: Float[Array, "B O"],
     key: PRNGKeyArray,
 ) -> Float[Array, " K"]:
-    """What the judge's critics say of the actor's action and the noise around it, at starts of episodes."""
+    """The judge's Q of the actor's action with its noise, averaged over starts of episodes."""
     step = jnp.zeros(observation.shape[0], dtype=jnp.int32)
     shape = (observation.shape[0], problem.action_size)
     around = 0.0 if problem.discrete_actions else config.action_noise * random.normal(key, shape)

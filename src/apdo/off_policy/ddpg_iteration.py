@@ -1,4 +1,4 @@
-"""One iteration of primal-dual DDPG, and what it draws (paper, Algorithm 2, lines 12 to 16)."""
+"""One iteration of primal-dual DDPG, and its random draws (paper, Algorithm 2, lines 12 to 16)."""
 
 from functools import partial
 
@@ -21,13 +21,13 @@ from apdo.problem import Problem
 
 
 class Draws(eqx.Module):
-    """What the iterations draw at random, the iterations in front."""
+    """The random draws of several iterations, whose number is the first axis."""
 
     batch: Transition
     starts: Float[Array, "*n B O"] | None
-    """First observations of episodes, where the dual gradient is taken there."""
+    """First observations of episodes, if the dual gradient is taken there."""
     noise: Float[Array, "*n U B A"] | None
-    """ε for the targets, the actor and the dual gradient; None where actions are judged without."""
+    """ε for the targets, the actor and the dual gradient; None without action noise."""
 
     def around(self, action: Float[Array, "B A"], use: int) -> Float[Array, "B A"]:
         """The action with the noise of one of its three uses."""
@@ -45,7 +45,7 @@ def draw(
     key: PRNGKeyArray,
     statistics: Statistics | None,
 ) -> Draws:
-    """What the iterations of a block draw, at once."""
+    """The draws of all iterations of a block."""
     minibatch_key, start_key, noise_key = random.split(key, 3)
     shape = (BLOCK, config.minibatch)
     first = noise = None
@@ -70,9 +70,9 @@ def iterate(
 ) -> tuple[LearnerState, Float[Array, " M"]]:
     """One primal-dual iteration on a minibatch (lines 12 to 16), and the actor's cost by the critics.
 
-    The actor's gradient uses the critics just updated; the dual gradient uses the actor's forward pass of this
-    iteration. Rates are multiplied by `rate`; targets follow by `follow`, or as configured. Critics are not asked to
-    say less or more of a cost than is `possible`, where that is given.
+    The actor's gradient uses the updated critics. The dual gradient uses the actor's forward pass of this iteration.
+    Rates are multiplied by `rate`. Target networks follow at the rate `follow`, or as configured. If `possible` is
+    given, the critics' targets for costs are clipped to it.
     """
     wanted = targets(problem, state.target, draws, possible)
     judged, critic_optimiser = _fit_critics(config, state, draws.batch, wanted, rate)
@@ -99,7 +99,7 @@ def iterate(
 def _fit_critics(
     config: Learner, state: LearnerState, batch: Transition, target: Float[Array, "K B"], rate: float | Float[Array, ""]
 ) -> tuple[Networks, optax.OptState]:
-    """The networks with the critics a step nearer to their targets."""
+    """The networks after a gradient step of the critics."""
 
     def with_critics(critics: networks.MLP) -> Networks:
         return eqx.tree_at(lambda n: n.critics.stack, state.learned, critics)
@@ -122,7 +122,7 @@ def _improve_actor(
     draws: Draws,
     rate: float | Float[Array, ""],
 ) -> tuple[Networks, optax.OptState, Float[Array, " M"]]:
-    """The networks with the actor a step up Q - Σ λ_i Q_i, near the data's actions; and its cost before that."""
+    """The networks after a step of the actor up Q - Σ λ_i Q_i (and towards the data's actions), and its cost before."""
     batch, weight = draws.batch, jnp.concatenate([jnp.ones(1), -state.multiplier.value])
 
     def loss(actor: networks.MLP) -> tuple[Float[Array, ""], Float[Array, " M"]]:

@@ -28,7 +28,7 @@ class Learner:
     critic_rate: float = option(1e-3, "Adam's learning rate for the critics", PAPER, above=0.0)
     actor_rate: float = option(1e-3, "Adam's learning rate for the actor", PAPER, above=0.0)
     dual_rate: float = option(1e-2, "step of dual ascent in one iteration", PAPER, above=0.0)
-    rule: dual.Config = option(dual.Ascent(), "what moves the multipliers", PAPER, choices=dual.CHOICES)
+    rule: dual.Config = option(dual.Ascent(), "update rule of the multipliers", PAPER, choices=dual.CHOICES)
     dual_states: str = option(
         "batch",
         "states at which the dual gradient is taken: those of the minibatch, or only starts of episodes",
@@ -37,15 +37,15 @@ class Learner:
     )
     units: str = option(
         "own",
-        "what rewards, costs and multipliers are counted in while learning: their own units, or the data's spread",
+        "units of rewards, costs and multipliers while learning: their own, or the data's spread",
         PAPER,
         choices=one_of("own", "data"),
     )
-    initial_multiplier: float = option(0.0, "where the multipliers start, in these units", OURS, within=(0.0, inf))
-    target_rate: float = option(0.001, "τ, by which the target networks follow", PAPER, within=(0.0, 1.0))
+    initial_multiplier: float = option(0.0, "λ before the first iteration, in these units", OURS, within=(0.0, inf))
+    target_rate: float = option(0.001, "τ, the rate at which target networks follow", PAPER, within=(0.0, 1.0))
     minibatch: int = option(64, "transitions in one iteration", PAPER, above=0)
-    clock: bool = option(False, "whether the critics see the time, where the horizon ends an episode", PAPER)
-    bound: float = option(0.0, "μ stays within ±bound, by a tanh; 0: anywhere", PAPER, within=(0.0, inf))
+    clock: bool = option(False, "whether the critics see the time, if the horizon ends an episode", PAPER)
+    bound: float = option(0.0, "a tanh keeps μ within ±bound; 0: no bound", PAPER, within=(0.0, inf))
     action_noise: float = option(
         0.0, "standard deviation of the noise around μ(s) in the targets and gradients", PAPER, within=(0.0, inf)
     )
@@ -54,15 +54,15 @@ class Learner:
     )
     last_rate: float = option(
         1.0,
-        "share of all rates left at the end, to which they fall linearly",
+        "share of their initial value to which all rates fall linearly",
         PAPER,
         above=0.0,
     )
     averaged: float = option(
-        1.0, "share of the iterations, the last ones, whose mean λ^OFF is", PAPER, above=0.0, most=1.0
+        1.0, "λ^OFF is the mean over this share of the iterations, the last ones", PAPER, above=0.0, most=1.0
     )
     bounded: bool = option(
-        False, "whether cost critics are held to what the costs of single steps can add up to", PAPER
+        False, "whether cost critics' targets are clipped to the range that an episode's cost can have", PAPER
     )
 
 
@@ -72,19 +72,19 @@ class Networks(eqx.Module):
     critics: critics.Critics
     actor: networks.MLP
     bound: float = eqx.field(static=True, default=0.0)
-    """Within which the actor's outputs stay; 0: anywhere."""
+    """The bound b: the actor's outputs stay within ±b. With 0 they are unbounded."""
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are choices: critics with an output for each, and an actor of logits."""
+        """Whether actions are discrete: critics have an output for each action, and the actor gives logits."""
         return self.critics.discrete
 
     def q(self, s: Float[Array, "B O"], a: Float[Array, "B A"], step: Int[Array, " B"]) -> Float[Array, "K B"]:
-        """(Q_R, Q_C1..Q_Cm) at each state and action, or probabilities of actions, and step of the episode."""
+        """(Q_R, Q_C1..Q_Cm) at each state, action (or vector of probabilities) and step of the episode."""
         return self.critics.q(s, a, step)
 
     def mu(self, s: Float[Array, "B O"]) -> Float[Array, "B A"]:
-        """μ at each state."""
+        """μ(s) at each state."""
         output = jax.vmap(self.actor)(s)
         return jax.nn.softmax(output) if self.discrete else networks.bounded(output, self.bound)
 
@@ -100,7 +100,7 @@ class LearnerState(eqx.Module):
     """λ, in the learner's units."""
     path: Path
     cloning: Float[Array, ""]
-    """w: the configured one, or a member's own in an ensemble."""
+    """w, the cloning weight: as configured, or a member's own in an ensemble."""
     iteration: Int[Array, ""]
     key: PRNGKeyArray
 
@@ -108,7 +108,7 @@ class LearnerState(eqx.Module):
 def start(
     config: Learner, problem: Problem, key: PRNGKeyArray, caution: Float[Array, ""] | None = None
 ) -> LearnerState:
-    """Random networks, targets equal to them, multipliers as configured (lines 1 to 3)."""
+    """Random networks, target networks equal to them, and the configured multipliers (lines 1 to 3)."""
     critic_key, actor_key, run_key = random.split(key, 3)
     o, a = problem.observation_size, problem.action_size
     learned = Networks(

@@ -1,21 +1,23 @@
-"""Whether an estimate of λ* from logged data deserves belief: calibration, disagreement, coverage.
+"""Checks whether logged data support an estimate of λ*: calibration, disagreement, coverage.
 
-**Calibration.** The members' cost critics judge their own actors, of which there are no episodes to compare with. The
-logged policy has episodes. So one more critic is trained for it, on the same data, with the same network, rates and
-targets, but with the logged next action in the place of the actor's:
+**Calibration.** The members' cost critics evaluate their own actors, for which there are no episodes to compare with.
+For the logged policy there are. So another critic is trained for the logged policy, on the same data, with the same
+network, rates and targets, but with the logged next action instead of the actor's:
 
     z_i = c_i + γ_c Q'_Ci(s', a'),      a' the action that was logged at s'
 
-and its mean at the starts of the logged episodes is compared with their Monte-Carlo cost. This says whether critics of
-this kind can read costs off this data at all: whether the observations tell enough, the clock is right, the discounts
-are, and training was long enough. Importance weights, the alternative, do not exist for actors without noise.
-An episode that was cut off has a cost beyond its end, for which this critic stands in; `tail` says how much that is.
+Its mean at the starts of the logged episodes is compared with their Monte-Carlo cost. This shows whether critics of
+this kind can estimate costs from this data at all: whether observations have enough information, clock and discounts
+are right, and training was long enough. The alternative, importance weights, does not exist for actors without noise.
+An episode that was cut off has further cost after its end, for which this critic's estimate is used; `tail` is its
+share.
 
-**Disagreement.** Every actor's first action is judged by every member's critics, at starts of episodes.
+**Disagreement.** Every member's critics evaluate every actor's first action, at starts of episodes.
 
-**Coverage.** A critic knows nothing of actions that were never logged. Of vectors: how far the actors' actions are from
-the logged ones, in standard deviations of those, and how often they leave their middle 98 %. Of choices: what
-probability the actors give to choices that were rarely logged at the most similar states.
+**Coverage.** A critic knows nothing about actions that were never logged. For action vectors: how far the actors'
+actions are from the logged ones, in standard deviations of these, and how often they leave the middle 98 % of these.
+For discrete actions: the probability that the actors give to actions that were rarely logged at the most similar
+states.
 """
 
 from functools import partial
@@ -36,11 +38,11 @@ from apdo.off_policy import contract, critics, kinds
 from apdo.problem import Problem
 
 NEIGHBOURS = 100
-"""Similar states among which choices are counted."""
+"""The number of most similar states over which logged actions are counted."""
 RARE = 0.02
-"""The share of them below which a choice is rare."""
+"""A discrete action is rare if it was taken at less than this share of them."""
 _KNOWN = 20_000
-"""Logged states among which the neighbours are looked for."""
+"""The most logged states among which the most similar ones are searched."""
 
 
 class Logged(eqx.Module):
@@ -49,13 +51,13 @@ class Logged(eqx.Module):
     batch: Transition
     next_action: Float[Array, "B A"]
     known: Int[Array, " U"]
-    """Rows at which that action is known, or none is needed because the episode ended."""
+    """Rows whose next action is known, or not needed because the episode ended."""
 
 
 def behaviour_critic(
     learner: contract.Settings, problem: Problem, logged: Logged, iterations: int, key: PRNGKeyArray
 ) -> critics.Critics:
-    """Critics of the policy that was logged, by as many iterations of temporal differences."""
+    """Critics of the logged policy, after `iterations` iterations of temporal-difference learning."""
     start_key, run_key = random.split(key)
     first = critics.init(
         random.split(start_key, 3)[0], problem, 1 + problem.constraints, learner.critic_hidden, clock=learner.clock
@@ -95,18 +97,18 @@ def behaviour_critic(
 def actions(
     learner: contract.Settings, members: contract.OwnState, observation: Float[Array, "B O"]
 ) -> Float[Array, "E B A"]:
-    """What each member's actor does."""
+    """The actions of each member's actor."""
     return jax.vmap(lambda member: kinds.of(learner).actions(member, observation))(members)
 
 
 def coverage_of_vectors(
     done: NDArray[np.float32], logged: NDArray[np.float32], everything: NDArray[np.float32]
 ) -> tuple[float, float]:
-    """How far the actors' actions [E, J, A] are from those logged at the same states [J, A], and how often outside.
+    """The distance of the actors' actions [E, J, A] from those logged at the same states [J, A], and the share outside.
 
-    The first is the root of the mean square, in standard deviations of all logged actions [B, A]; a policy that did
-    what was done on average would be at most 1 away. The second is the share of states at which some entry leaves the
-    logged ones' 1 to 99 % range.
+    The distance is the root mean square, in standard deviations of all logged actions [B, A]. A policy that always took
+    the mean logged action would have a distance of at most 1. The share is that of states at which some entry is
+    outside the 1 to 99 % range of the logged actions.
     """
     deviation = np.std(everything, axis=0, dtype=np.float64)
     deviation = np.where(deviation > 0.0, deviation, 1.0)
@@ -122,10 +124,13 @@ def coverage_of_choices(
     logged_choices: NDArray[np.float32],
     rng: np.random.Generator,
 ) -> float:
-    """The probability that the actors, [E, J, A] at some states [J, O], give to choices rarely logged near there."""
+    """The probability that the actors give to actions that were rarely logged at similar states.
+
+    `probabilities` [E, J, A] are the actors' at `states` [J, O].
+    """
     from scipy.spatial import KDTree
 
-    # In random order: among equal states, those found first must not all come from one time.
+    # The order is random, so that among equal states the ones found first do not all come from the same time.
     known = rng.permutation(len(logged_states))[:_KNOWN]
     count = min(NEIGHBOURS, len(known))
     near = KDTree(logged_states[known]).query(states, k=count)[1].reshape(len(states), count)

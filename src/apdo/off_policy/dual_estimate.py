@@ -1,10 +1,10 @@
-"""λ* from a buffer alone: the estimate λ^OFF, how far learners differ in it, and a policy that comes with it.
+"""The estimate λ^OFF of λ* from a buffer alone, the spread of its learners, and their best actor.
 
-Several learners of one kind (`kinds`) train side by side on the same buffer. They differ in their first weights, in
-their minibatches and in how strongly the actor is held to the buffer's actions (the cloning weight w), since no data
-can say what w should be, and λ depends on it: a policy that the data cover less well looks better or worse than it is.
-The median of their multipliers is the estimate. Their spread has both the chance of one training and what the choice of
-w leaves open; it knows nothing of errors that all of them share, and is no confidence interval.
+Several learners of one kind (`kinds`) train side by side on the same buffer. They differ in their initial weights, in
+their minibatches, and in how strongly the actor is kept near the buffer's actions (the cloning weight w). The data
+cannot determine w, and λ depends on it, because critics misjudge policies that the data cover poorly. The estimate is
+the median of the learners' multipliers. Their spread includes the randomness of training and the influence of w. It
+does not include errors that all learners share, so it is not a confidence interval.
 
     w_e = w · s^(2 (e + 1/2)/E - 1),  e = 0..E-1           between w/s and w·s
     λ^OFF = median_e λ_e,   spread: λ^OFF ± 1.645 standard deviations of the λ_e
@@ -46,9 +46,9 @@ DEPENDABLE = ddpg.Learner(
     last_rate=0.05,
     averaged=0.5,
 )
-"""The learner that APDO uses unless told otherwise; docs/dual-estimation.md says why."""
+"""APDO's default learner; docs/dual-estimation.md gives the reasons."""
 PIECE = paths.BLOCK
-"""Iterations that cannot be divided: a learner can be left, and gone on with, after any number of these."""
+"""The number of iterations in the smallest piece: learning can pause and continue after any number of pieces."""
 _QUANTILE = 1.645
 _DEAR = 3.0
 
@@ -58,13 +58,15 @@ class Config:
     """Settings of the estimate."""
 
     learner: contract.Settings = option(DEPENDABLE, "each member of the ensemble", OURS, choices=kinds.LEARNERS)
-    members: int = option(4, "learners side by side; more show better how far they differ", OURS, above=0, most=1000)
-    spread: float = option(2.0, "s: the members' cloning weights lie between w/s and w·s", OURS, within=(1.0, 100.0))
+    members: int = option(
+        4, "learners in the ensemble; with more of them their spread is more exact", OURS, above=0, most=1000
+    )
+    spread: float = option(2.0, "s: the members' cloning weights are between w/s and w·s", OURS, within=(1.0, 100.0))
     iterations: int = option(30_000, "primal-dual iterations of each member", OURS, above=0)
 
 
 class Estimate(eqx.Module):
-    """What the members agree on, and how far."""
+    """The median of the members' multipliers, and their spread."""
 
     multiplier: Float[Array, " M"]
     """λ^OFF."""
@@ -74,7 +76,7 @@ class Estimate(eqx.Module):
 
 
 def start(config: Config, problem: Problem, key: PRNGKeyArray) -> contract.OwnState:
-    """The members before their first iteration, [E]."""
+    """The members before their first iteration. The first axis of their state, E, is the member's index."""
     if getattr(config.learner, "cost_steps", 1) > 1:
         raise InvalidInput(
             "off_policy.learner.cost_steps must be 1 here: only sac-lag keeps the steps of an episode in a row."
@@ -96,10 +98,10 @@ def learn(
     *,
     rates_fall: bool = True,
 ) -> contract.OwnState:
-    """The members after so many iterations more, on observations normalised by `statistics`.
+    """The members after `iterations` further iterations, on observations normalised by `statistics`.
 
-    They are a number of `PIECE`s, but for the last ones of all. `unseen` is what their critics are known to miss of an
-    actor's costs. Unless `rates_fall`, there is no last iteration towards which rates would fall.
+    The number of iterations is a multiple of `PIECE`, except for the very last ones. `unseen` is by how much critics
+    underestimate an actor's costs. Unless `rates_fall`, rates are constant, because learning has no planned end.
     """
     total = config.iterations if rates_fall else None
     whole = total is None or total % PIECE == 0
@@ -112,21 +114,21 @@ def learn(
 
 
 def again(members: contract.OwnState, key: PRNGKeyArray) -> contract.OwnState:
-    """Members that have learned, before more of it: networks and multipliers stay, counts and means begin anew."""
+    """Members that continue learning: networks and multipliers are kept, and counts and means restart at zero."""
     count = members.iteration.shape[0]
     path, iteration = jax.tree.map(jnp.zeros_like, (members.path, members.iteration))
     return eqx.tree_at(lambda m: (m.path, m.iteration, m.key), members, (path, iteration, random.split(key, count)))
 
 
 def rebase(members: contract.OwnState | None, move: Callable[[PyTree], PyTree]) -> contract.OwnState | None:
-    """Members whose networks are moved, as when observations are normalised otherwise than before."""
+    """The members with their networks transformed by `move`, as when the normalisation of observations changes."""
     if members is None:
         return None
     return eqx.tree_at(lambda m: (m.learned, m.target), members, move((members.learned, members.target)))
 
 
 def estimate(members: contract.State) -> Estimate:
-    """λ^OFF and its interval, from members that have learned."""
+    """λ^OFF and its spread, from members that have learned."""
     found = members.path.multiplier
     middle = jnp.median(found, axis=0)
     reach = _QUANTILE * jnp.std(found, axis=0, ddof=1) if found.shape[0] > 1 else jnp.full_like(middle, jnp.inf)
@@ -140,9 +142,9 @@ def judgements(
     observation: Float[Array, "B O"],
     key: PRNGKeyArray,
 ) -> Float[Array, "E E K"]:
-    """What member f's critics say of member e's actor, at [e, f], on average over first observations.
+    """The value of member e's actor by member f's critics, at [e, f], averaged over first observations.
 
-    In the units that the members count in.
+    It is in the members' units.
     """
 
     def judge(actor: contract.OwnState, judging: contract.OwnState) -> Float[Array, " K"]:
@@ -160,10 +162,11 @@ def best_actor(
     statistics: Statistics | None = None,
     unseen: Float[Array, " M"] | None = None,
 ) -> contract.OwnState:
-    """The member whose actor earns most within the limits, in the eyes of all critics, at starts of episodes.
+    """The member whose actor has the highest return within the limits, according to all critics, at starts of episodes.
 
-    Every actor is judged by every member's critics, and by the worst of them: an actor flatters its own. What exceeds
-    a limit counts a few times its price; at the price itself, any excess would be worth what it earns.
+    Every member's critics evaluate every actor, and the lowest evaluation counts, because an actor exploits the errors
+    of its own critics. Cost beyond a limit is weighted with a few times its multiplier. With the multiplier itself, an
+    actor could exceed a limit without loss.
     """
     problem, units = view(config.learner, problem, buffer)
     price = estimate(members).multiplier / units.price
@@ -179,18 +182,18 @@ def best_actor(
 
 
 def relative(config: Config, problem: Problem, buffer: replay.Replay, found: Estimate) -> Estimate:
-    """An estimate in units in which multipliers of different costs can be compared."""
+    """The estimate in units in which multipliers of different costs are comparable."""
     price = view(config.learner, problem, buffer)[1].price
     return Estimate(multiplier=found.multiplier / price, low=found.low / price, high=found.high / price)
 
 
 def policy(config: Config, member: contract.OwnState) -> policies.Policy:
-    """A member's actor as a policy that on-policy algorithms can step."""
+    """A member's actor as a policy that on-policy algorithms can improve."""
     return kinds.of(config.learner).policy(config.learner, member)
 
 
 def check_policy(config: Config, problem: Problem, wanted: policies.Config) -> None:
-    """Raise InvalidInput unless `policy` gives one of the shape that is wanted."""
+    """Raise InvalidInput unless `policy` gives a network of the wanted shape."""
     kinds.of(config.learner).check_policy(config.learner, problem, wanted)
 
 
@@ -203,4 +206,4 @@ def working_memory(config: Config, problem: Problem) -> int:
 
 
 _JUDGED = 4000
-"""Starts of episodes at which actors are compared."""
+"""The number of starts of episodes at which actors are compared."""

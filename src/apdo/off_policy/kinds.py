@@ -5,10 +5,10 @@ from types import ModuleType
 from apdo.off_policy import contract, ddpg, sac
 
 LEARNERS = {"ddpg": ddpg.Learner, "sac": sac.Learner}
-"""Name ↦ the settings of that kind; their type says which learner they are of."""
+"""Each learner's name and the type of its settings. The type determines the learner."""
 _MODULES: dict[type, ModuleType] = {ddpg.Learner: ddpg, sac.Learner: sac}
 
 
 def of(config: contract.Settings) -> contract.Learner:
-    """The learner that these are settings of."""
+    """The learner with settings of this type."""
     return _MODULES[type(config)]  # type: ignore[return-value]

@@ -1,7 +1,7 @@
-"""The path of a learner's multipliers: iterations in blocks, and what is averaged over them.
+"""The path of a learner's multipliers: iterations in blocks, and the averages over them.
 
-λ^OFF is the mean of λ over the iterations, or over the last part of them, since the path itself keeps swinging. It is
-accumulated block by block, so that single precision loses nothing.
+λ^OFF is the mean of λ over the iterations, or over the last part of them, because λ itself keeps oscillating. It is
+accumulated block by block, so that single precision suffices.
 """
 
 from collections.abc import Callable
@@ -19,39 +19,39 @@ from apdo.off_policy.units import Units
 from apdo.options import LARGEST_WHOLE
 
 BLOCK = 100
-"""Iterations whose minibatches are drawn together: one large gather instead of many small ones."""
+"""The number of iterations whose minibatches are drawn together: one large gather instead of many small ones."""
 
 
 class Path(eqx.Module):
-    """What is known of the multipliers so far, in the problem's units."""
+    """Averages of the multipliers and costs so far, in the problem's units."""
 
     multiplier: Float[Array, " M"]
-    """The mean of λ over the iterations so far that are averaged: λ^OFF."""
+    """λ^OFF: the mean of λ over the averaged iterations so far."""
     swing: Float[Array, " M"]
-    """The variance of λ, without its passing terms, over the same iterations."""
+    """The variance of λ, without PID's proportional and derivative terms, over the same iterations."""
     integral: Float[Array, " M"]
-    """And its mean."""
+    """The mean of λ, without these terms, over the same iterations."""
     cost: Float[Array, " M"]
-    """What the cost critics say of the actor, averaged over the same iterations."""
+    """The actor's cost by the critics, averaged over the same iterations."""
     latest_cost: Float[Array, " M"]
-    """The same, averaged over the last block only."""
+    """The actor's cost by the critics, averaged over the last block only."""
     latest: Float[Array, " M"]
-    """λ, without its passing terms, after the last block."""
+    """λ, without these terms, after the last block."""
 
     @staticmethod
     def start(constraints: int) -> "Path":
-        """Before the first iteration."""
+        """The path before the first iteration."""
         nothing = jnp.zeros(constraints)
         return Path(nothing, nothing, nothing, nothing, nothing, nothing)
 
     def extended(
         self, sums: Float[Array, "3 M"], latest: Float[Array, " M"], count: int | Array, counted: Array, units: Units
     ) -> "Path":
-        """After a block of `count` iterations, of `counted` that are averaged by now.
+        """The path after a block of `count` iterations, when `counted` iterations are averaged so far.
 
-        `sums` are over the block, in the learner's units: of λ, of λ without its passing terms, of the actor's cost.
+        `sums` are sums over the block, in the learner's units: of λ, of PID's integral, and of the actor's cost.
         """
-        # Before there are any that are averaged, of the newest block.
+        # While no iteration is averaged yet, the means are those of the newest block.
         share = count / jnp.maximum(counted, count)
         value, integral, cost = sums / count * jnp.stack([units.price, units.price, units.total])
         ahead = integral - self.integral
@@ -65,7 +65,7 @@ class Path(eqx.Module):
 
 @runtime_checkable
 class Walker(Protocol):
-    """A learner's state, as the blocks need it."""
+    """The part of a learner's state that the blocks need."""
 
     @property
     def multiplier(self) -> dual.Multiplier:
@@ -74,17 +74,17 @@ class Walker(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where λ has been."""
+        """The path of λ so far."""
         ...
 
     @property
     def iteration(self) -> Int[Array, ""]:
-        """How many there have been."""
+        """The number of iterations so far."""
         ...
 
     @property
     def key(self) -> PRNGKeyArray:
-        """What every block's draws come from, with the iteration's number."""
+        """The key of every block's draws, together with the number of the iteration."""
         ...
 
 
@@ -92,14 +92,14 @@ S = TypeVar("S", bound=Walker)
 
 
 def iterations_of(updates: float, samples: int) -> int:
-    """The iterations that follow a batch of so many samples, at least one; InvalidInput where they are too many."""
+    """The iterations after a batch of this size, at least one; InvalidInput if there are too many."""
     if updates * samples > LARGEST_WHOLE:
         raise InvalidInput(f"{updates:g} updates for each of {samples} samples are more than can be counted.")
     return max(1, round(updates * samples))
 
 
 def unaveraged(averaged: float, total: int | None) -> int:
-    """How many of the first iterations, in whole blocks, are left out where a share of the last is averaged."""
+    """The number of first iterations, in whole blocks, that are left out if the share `averaged` is averaged."""
     return 0 if total is None else int((1.0 - averaged) * total) // BLOCK * BLOCK
 
 
@@ -113,12 +113,12 @@ def walk(
     iterate: Callable[[S, PyTree, float | Array], tuple[S, Float[Array, " M"]]],
     whole: bool = False,
 ) -> S:
-    """The state after so many iterations more.
+    """The state after `iterations` further iterations.
 
-    `draw` gives what the iterations of a block draw, `rate` the share of all learning rates at the block's beginning,
-    and `iterate` the state after one iteration and the actor's cost. Where the iterations are `whole` blocks, the
-    program knows how often its inner loop turns: an accelerator need not ask its host after every turn, and learners
-    side by side need not choose, in each of their arrays, between a turn that is theirs and one that is not.
+    `draw` gives the random draws of a block, `rate` the factor of all learning rates at the block's beginning, and
+    `iterate` the state after one iteration and the actor's cost. If the iterations are `whole` blocks, the program
+    knows the number of turns of its inner loop. An accelerator then does not ask its host after every turn, and
+    vmapped learners need not mask turns that are not theirs.
     """
     end = state.iteration + iterations
 

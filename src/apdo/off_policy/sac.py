@@ -1,24 +1,24 @@
 """Soft actor-critic under constraints: twin critics of the reward, cautious critics of the costs, multipliers.
 
-With Q_R1, Q_R2 for the reward, Q_Ci1..Q_CiE for each cost, their targets Q', and a' ~ π(·|s'):
+Q_R1, Q_R2 are critics of the reward, Q_Ci1..Q_CiE those of each cost, Q' their target networks, and a' ~ π(·|s'):
 
-    y    = r + γ (min_j Q'_Rj(s', a') - α log π(a'|s'))            the same for both; no bootstrap where it terminated
-    z_ie = Σ_{k<n} γ_c^k c_i,k + γ_c^n Q'_Cie(s_n, a_n)            each from its own target, within what is possible
+    y    = r + γ (min_j Q'_Rj(s', a') - α log π(a'|s'))            for both j; no bootstrap after a terminated step
+    z_ie = Σ_{k<n} γ_c^k c_i,k + γ_c^n Q'_Cie(s_n, a_n)            clipped to the range that costs can have
     Q        minimise the mean squares of y - Q_Rj(s, a) and of z_ie - Q_Cie(s, a)
-    Q̂_Ci     = mean_e Q_Cie + k · deviation_e Q_Cie                 off-policy critics are sure of too much
+    Q̂_Ci     = mean_e Q_Cie + k · deviation_e Q_Cie                 a cautious estimate: critics are overconfident
     π        ascends the mean of  (min_j Q_Rj - Σ_i λ_i Q̂_Ci - α log π)(s, a) / (1 + Σ_i λ_i),   a ~ π(·|s)
-    log α    descends the mean of  -log α (log π(a|s) + H)         so that the entropy comes to H
+    log α    descends the mean of  -log α (log π(a|s) + H)         so that the entropy approaches H
     λ_i      moves with  e_i, the relative excess of mean Q̂_Ci(s_0, a) over d_i, at first states of episodes:
-             I_i ← [I_i + rate · u_i e_i]⁺,  λ_i = [I_i + K_P u_i e_i]⁺,  u_i = max(I_i, 1);  or is left to others
+             I_i ← [I_i + rate · u_i e_i]⁺,  λ_i = [I_i + K_P u_i e_i]⁺,  u_i = max(I_i, 1);  or the caller moves it
 
-(Haarnoja et al. 2018; the reward's minimum is Fujimoto et al.'s.) With n > 1 (`cost_steps`) the first costs of a sum
-are those that were paid, by older policies too, and an actor that has found out what its critics wrongly take to be
-cheap cannot hide them. With `of_integral` K_P counts in parts of I. Where actions are choices, every mean over a is an
-expectation over them, and nothing is sampled. A policy over vectors is a squashed Gaussian, a = b · tanh(u / b).
+(Haarnoja et al. 2018; the minimum over the reward's critics is from Fujimoto et al.) With n > 1 (`cost_steps`) the
+first n costs of a sum are measured ones, also of older policies. An actor that exploits errors of its cost critics
+cannot hide these costs. With `of_integral` K_P is relative to I. If actions are discrete, every mean over a is an exact
+expectation, and no action is sampled. A policy over vectors is a squashed Gaussian, a = b · tanh(u / b).
 
-**Units.** Rewards and costs are counted in powers of two near the spread of the data (`units.view`). When the data's
-spread changes, the last layers, λ and α change with it, so that everything stays what it was in the problem's own
-units. So nothing depends on what a reward or a cost is counted in; with powers of two, not even a rounding.
+**Units.** The units of rewards and costs are powers of two near the spread of the data (`units.view`). When the spread
+changes, the last layers, λ and α are adjusted, so that all values are unchanged in the problem's own units. So nothing
+depends on the units of a reward or a cost. With powers of two the adjustment has no rounding errors.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ acting = sac_state.acting
 
 
 def prepare(config: Learner, problem: Problem, state: State, buffer: replay.Replay) -> State:
-    """The same learner, counting in the units of the data as they are now."""
+    """The same learner, in units of the current data's spread."""
     return sac_state.in_units(state, view(config, problem, buffer)[1].size)
 
 
@@ -61,8 +61,8 @@ def learn(
 ) -> State:
     """`iterations` iterations on the buffer, without touching an environment.
 
-    `unseen` is what the critics are known to miss of the actor's costs, as the limits mean them: the multipliers see
-    it. `whole` promises whole blocks of iterations.
+    `unseen` is by how much the critics underestimate the actor's costs, in units of the limits; the multipliers respond
+    to the sum. `whole` promises whole blocks of iterations.
     """
     problem, units = view(config, problem, buffer)
     state = sac_state.in_units(state, units.size)
@@ -77,7 +77,7 @@ def learn(
         return 1.0 if total is None else 1.0 - (1.0 - config.last_rate) * jnp.minimum(iteration / total, 1.0)
 
     def one(state: State, draws: Draws, rate: float | Array) -> tuple[State, Float[Array, " M"]]:
-        # Gradients from minibatches are noisier than an accelerator's shortened products.
+        # Reduced precision of an accelerator's products is acceptable: gradients from minibatches are noisier.
         with jax.default_matmul_precision("high"):
             return iterate(config, problem, state, draws, units, rate, follow, missed)
 
@@ -86,14 +86,14 @@ def learn(
 
 
 def working_bytes(config: Learner, problem: Problem) -> int:
-    """About what a block of iterations draws at once, and what its networks make of a minibatch."""
+    """About how many bytes a block's random draws need, and its networks' activations for a minibatch."""
     row = 2 * problem.observation_size + problem.action_size + problem.constraints + 3
     networks = (2 + config.costs * problem.constraints) * sum(config.critic_hidden)
     return 4 * config.minibatch * (paths.BLOCK * (2 * row + 3 * problem.action_size) + 4 * networks)
 
 
 def policy(config: Learner, state: State) -> policies.Policy:  # noqa: ARG001
-    """The actor as a policy with a deviation that does not depend on the state: its average."""
+    """The actor as a policy whose deviation does not depend on the state: the actor's own, averaged over states."""
     actor = state.learned.actor
     if state.learned.discrete:
         return categorical.Policy(logits=actor)
@@ -104,7 +104,7 @@ def policy(config: Learner, state: State) -> policies.Policy:  # noqa: ARG001
 
 
 def check_policy(config: Learner, problem: Problem, policy: policies.Config) -> None:
-    """An actor becomes the policy only if it has its shape."""
+    """Raise InvalidInput unless the actor has the policy's shape."""
     own = (config.actor_hidden, config.activation) + (() if problem.discrete_actions else (config.bound,))
     wanted = (policy.hidden, "tanh") + (() if problem.discrete_actions else (policy.bound,))
     if own != wanted:
@@ -116,7 +116,7 @@ def check_policy(config: Learner, problem: Problem, policy: policies.Config) -> 
 
 
 def actions(state: State, observation: Float[Array, "B O"]) -> Float[Array, "B A"]:
-    """The middle of the actor's distribution, or its probabilities."""
+    """The median of the actor's distribution, or its probabilities if actions are discrete."""
     if state.learned.discrete:
         return jnp.exp(state.learned.log_probabilities(observation))
     return state.learned.distributions(observation).mode()
@@ -125,7 +125,7 @@ def actions(state: State, observation: Float[Array, "B O"]) -> Float[Array, "B A
 def value(
     config: Learner, problem: Problem, judging: State, actor: State, observation: Float[Array, "B O"], key: PRNGKeyArray
 ) -> Float[Array, " K"]:
-    """What the judge's critics, cautiously, say of the actor at starts of episodes."""
+    """The cautious estimate of the actor's value by the judge's critics, averaged over starts of episodes."""
     step = jnp.zeros(observation.shape[0], dtype=jnp.int32)
     shape = (observation.shape[0], problem.action_size)
     noise = None if problem.discrete_actions else random.normal(key, shape)

@@ -1,4 +1,4 @@
-"""One iteration of constrained soft actor-critic, and what it draws (the equations are in `sac`)."""
+"""One iteration of constrained soft actor-critic, and its random draws (the equations are in `sac`)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,18 +25,20 @@ _TARGETS, _ACTOR, _DUAL, _COSTS = range(4)
 
 
 class Draws(eqx.Module):
-    """What the iterations draw at random, the iterations in front."""
+    """The random draws of several iterations, whose number is the first axis."""
 
     batch: Transition
     """Single steps."""
     longer: Transition
-    """The same over as many steps as the costs' targets count."""
+    """Transitions from the same rows over n steps, for the costs' targets."""
     steps: Int[Array, "*n B"]
-    """How many these are, of each."""
+    """The number of steps of each longer transition."""
     starts: Float[Array, "*n B O"] | None
-    """First observations of episodes, where the multipliers are learned too."""
+    """First observations of episodes, if the multipliers are learned too."""
     noise: Float[Array, "*n U B A"] | None
-    """Standard normal: for the reward's targets, actor, dual gradient, the costs' targets; None for choices."""
+    """Standard normal noise for the reward's targets, the actor, the dual gradient and, if n > 1, the costs' targets.
+
+    It is None if actions are discrete."""
 
 
 def draw(
@@ -48,7 +50,7 @@ def draw(
     statistics: Statistics | None,
     units: Units,
 ) -> Draws:
-    """What the iterations of a block draw, at once, in the learner's units."""
+    """The draws of all iterations of a block, in the learner's units."""
     minibatch_key, start_key, noise_key = random.split(key, 3)
     shape = (BLOCK, config.minibatch)
     first = noise = None
@@ -68,11 +70,11 @@ def draw(
 
 
 def cautious(config: Learner, q: Float[Array, "N B ..."], constraints: int) -> Float[Array, "K B ..."]:
-    """What actor and multipliers see of N critics: the lower reward twin, and mean + k · deviation of each cost's."""
+    """The estimates that actor and multipliers use: the reward's lower twin, and mean + k · deviation of each cost."""
     each = q[TWINS:].reshape(constraints, config.costs, *q.shape[1:])
     mean = jnp.mean(each, axis=1)
     if config.caution and config.costs > 1:
-        # Where critics agree to the last digit the root has no slope.
+        # If critics agree exactly, the root has no finite derivative.
         variance = jnp.maximum(jnp.var(each, axis=1), jnp.finfo(q.dtype).tiny)
         mean = mean + config.caution * jnp.sqrt(variance)
     return jnp.concatenate([_lower(q)[None], mean])
@@ -81,8 +83,8 @@ def cautious(config: Learner, q: Float[Array, "N B ..."], constraints: int) -> F
 def _lower(q: Float[Array, "N B ..."]) -> Float[Array, "B ..."]:
     """The lower reward twin.
 
-    Not `jnp.min`, whose slope asks which of its inputs equals the least, and is NaN where a compiler has computed them
-    twice with different rounding.
+    `jnp.min` is not used here: its gradient looks for the inputs that equal the minimum, and is NaN if the compiler
+    computes these twice with different rounding.
     """
     return jnp.minimum(q[0], q[1])
 
@@ -96,10 +98,11 @@ def targets(
     draws: Draws,
     possible: Float[Array, "2 M"],
 ) -> Float[Array, "N B"]:
-    """y for both twins and z for every cost critic; at a terminated step the reward and the costs alone.
+    """y for both twins and z for every cost critic; after a terminated step they are the reward and the costs alone.
 
-    A cost critic is not asked to say less, or more, than costs can add up to. The actor looks for what critics take to
-    be cheap; without these bounds their errors feed on each other (on point-goal-1 they came to -12,000).
+    The targets of cost critics are clipped to the range that costs can add up to. The actor seeks actions that critics
+    wrongly consider cheap. Without these bounds the errors of actor and critics amplify each other (on point-goal-1
+    values reached -12,000).
     """
     gamma, *cost_gammas = objective.sum_discounts(problem)
     batch, longer = draws.batch, draws.longer
@@ -128,7 +131,7 @@ def _following(
     choose: Callable[[Array], Array] = lambda q: q,
     temperature: float | Array = 0.0,
 ) -> Float[Array, "*N B"]:
-    """What critics say of the actor where transitions of so many steps have led, with its entropy at this price."""
+    """The actor's value by the critics at states after `steps` steps, plus `temperature` times its entropy."""
     s, step = batch.next_observation, batch.step + steps
     if learned.discrete:
         q, log_p = choose(target.of_choices(s, step)), learned.log_probabilities(s)
@@ -141,13 +144,13 @@ def _following(
 
 
 class Judged(eqx.Module):
-    """An actor at some states, in the eyes of critics."""
+    """The critics' evaluation of an actor at some states."""
 
     values: Float[Array, " K"]
-    """Return and costs, as `cautious` sees them, on average."""
+    """Mean return and costs, by the estimates of `cautious`."""
     entropy: Float[Array, ""]
     action: Float[Array, "B A"]
-    """What it does: actions, or probabilities of choices."""
+    """The actor's actions, or their probabilities if actions are discrete."""
 
 
 def judge(
@@ -159,7 +162,7 @@ def judge(
     noise: Float[Array, "B A"] | None,
     constraints: int,
 ) -> Judged:
-    """What the critics say of the actor; of choices, the expectation over them."""
+    """The critics' evaluation of the actor. If actions are discrete, it is the exact expectation over them."""
     if actor.discrete:
         log_p = actor.log_probabilities(s)
         p = jnp.exp(log_p)
@@ -183,8 +186,8 @@ def iterate(
 ) -> tuple[State, Float[Array, " M"]]:
     """One iteration on a minibatch, and the actor's cost by the critics; rates are multiplied by `rate`.
 
-    The multipliers see `unseen` cost on top of what the critics say; all costs are in the learner's units.
-    The actor's gradient uses the critics just updated, the multipliers and the temperature the actor before its step.
+    The multipliers respond to the critics' cost plus `unseen`. All costs are in the learner's units. The actor's
+    gradient uses the updated critics. The updates of multipliers and temperature use the actor from before its step.
     """
     learned = state.learned
     temperature = jnp.exp(state.log_temperature)
@@ -226,7 +229,7 @@ def iterate(
 def _fit_critics(
     config: Learner, state: State, batch: Transition, wanted: Float[Array, "N B"], rate: float | Float[Array, ""]
 ) -> tuple[critics.Critics, optax.OptState]:
-    """The critics, a step nearer to their targets."""
+    """The critics after a gradient step towards their targets."""
     before = state.learned.critics
 
     def loss(stack: networks.MLP) -> Float[Array, ""]:
@@ -248,7 +251,7 @@ def _improve_actor(
     draws: Draws,
     rate: float | Float[Array, ""],
 ) -> tuple[networks.MLP, optax.OptState, Judged]:
-    """The actor, a step up Q - Σ λ_i Q_i and its entropy, near the data's actions; and the one before, judged."""
+    """The actor after a step up Q - Σ λ_i Q_i plus entropy (and towards the data's actions); the old one's values."""
     batch, learned, multiplier = draws.batch, state.learned, state.multiplier.value
     price = jnp.concatenate([jnp.ones(1), -multiplier])
 
@@ -270,11 +273,11 @@ def _improve_actor(
 
 
 def _variance(learned: Networks, s: Float[Array, "B O"], action: Float[Array, "B A"]) -> Float[Array, " A"]:
-    """The mean square of actions around the middle of their distributions; 0 of choices, which have none."""
+    """The mean squared distance of actions from the median of their distributions; 0 if actions are discrete."""
     if learned.discrete:
         return jnp.zeros(action.shape[-1])
     return jnp.mean(jnp.square(action - learned.distributions(s).mode()), axis=0)
 
 
 _MEMORY = 0.01
-"""What an iteration counts in the average of the actions' variance."""
+"""The weight of one iteration in the running average of the actions' variance."""

@@ -1,11 +1,11 @@
-"""Constrained soft actor-critic that learns while its own actor plays: settings, the multipliers' pace, metrics.
+"""Constrained soft actor-critic that learns from its own actor's episodes: settings, rates of the multipliers, metrics.
 
-Where the multipliers are left to the episodes, they move once a batch, by its own cost alone: with e the relative
-excess of C(π_k) and u = max(I, 1),
+With `--multipliers episodes` the multipliers move once a batch, by the batch's cost alone. With e the relative excess
+of C(π_k) and u = max(I, 1),
 
     I ← [I + β u e]⁺,  λ = [I + K_P u e]⁺
 
-In the learner's units a multiplier of natural size is 1: λ is counted in the ratio of the data's spreads.
+In the learner's units a multiplier has a natural size of 1: λ is in units of the ratio of the data's spreads.
 """
 
 import jax
@@ -34,19 +34,19 @@ ONLINE = Learner(
     cloning=0.0,
     last_rate=1.0,
 )
-"""The learner on a buffer that grows with what its own actor does."""
+"""The learner for a buffer that grows with its own actor's episodes."""
 _PACE = 0.3
-"""The speed of the multipliers, in parts of that at which critics come to rest."""
+"""The speed of the multipliers, relative to the speed at which critics converge."""
 _LONGEST = 100
-"""Steps over which a value is learned, at most: the horizon of the usual discount."""
+"""The most steps over which a value is propagated: the effective horizon of the usual discount."""
 
 
 def suited(asked: Asked) -> dict[str, float]:
-    """A rate of the multipliers that suits the length of episodes, where none is given.
+    """The default rate of the multipliers, which depends on the length of episodes.
 
-    A value is learned step by step from the end of its horizon, in some T / τ iterations. Multipliers that grow faster
-    than that charge an actor for costs that its critics cannot see yet; all that it can learn from them is to do
-    nothing.
+    A value is propagated step by step from the end of its horizon, in about T / τ iterations. If multipliers grow
+    faster than that, they penalise the actor for costs that its critics do not attribute to actions yet. The actor then
+    only learns to do nothing.
     """
     return {"learner.dual_rate": _PACE * ONLINE.target_rate / min(asked.horizon, _LONGEST)}
 
@@ -61,7 +61,7 @@ def learn(
     statistics: Statistics | None,
     unseen: Float[Array, " M"],
 ) -> State:
-    """As many iterations as a batch has samples, times `updates`, once `warm`; else none."""
+    """The state after `updates` iterations per sample of a batch if `warm`, otherwise after none."""
     count = iterations_of(updates, problem.batch)
     iterations, whole = jnp.where(warm, count, 0), count % BLOCK == 0
     return sac.learn(config, problem, state, buffer, iterations, None, statistics, unseen, whole)
@@ -83,7 +83,7 @@ def steer(
     step: float | Array,
     warm: Bool[Array, ""],
 ) -> dual.Multiplier:
-    """The multipliers, in the learner's units, after a batch whose cost exceeds the limits so far."""
+    """The multipliers, in the learner's units, after a batch with this relative excess. They move only if `warm`."""
     unit = jnp.maximum(multiplier.integral, 1.0)
     after = dual.update(rule, multiplier, excess, step, unit)
     return jax.tree.map(lambda new, old: jnp.where(warm, new, old), after, multiplier)

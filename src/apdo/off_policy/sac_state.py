@@ -19,72 +19,74 @@ from apdo.problem import Problem
 
 SAC = "the SAC paper"
 TWINS = 2
-"""Critics of the reward, of which the lower one counts."""
+"""The number of critics of the reward. The lower value counts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-    """Settings of constrained soft actor-critic; the defaults are for a buffer that stays as it is."""
+    """Settings of constrained soft actor-critic. The defaults are for a fixed buffer."""
 
     critic_hidden: tuple[int, ...] = option((64, 64), "hidden layers of each critic", OURS, above=0, most=10**5)
     actor_hidden: tuple[int, ...] = option((64, 32), "hidden layers of the actor", OURS, above=0, most=10**5)
-    activation: str = option("tanh", "what stands between the actor's layers", OURS, choices=one_of("relu", "tanh"))
+    activation: str = option("tanh", "activation of the actor's hidden layers", OURS, choices=one_of("relu", "tanh"))
     critic_activation: str = option(
         "tanh",
-        "and between the critics'; normalised-relu is layer normalisation, then ReLU",
+        "activation of the critics' hidden layers; normalised-relu is layer normalisation, then ReLU",
         OURS,
         choices=one_of("relu", "normalised-relu", "tanh"),
     )
     critic_rate: float = option(2e-3, "Adam's learning rate for the critics", OURS, above=0.0)
     actor_rate: float = option(6e-4, "Adam's learning rate for the actor", OURS, above=0.0)
     temperature_rate: float = option(1e-3, "Adam's learning rate for log α", OURS, above=0.0)
-    target_rate: float = option(0.01, "τ, by which the target networks follow", OURS, within=(0.0, 1.0))
+    target_rate: float = option(0.01, "τ, the rate at which target networks follow", OURS, within=(0.0, 1.0))
     minibatch: int = option(128, "transitions in one iteration", OURS, above=0)
     cost_steps: int = option(
         1,
-        "n: steps whose costs a target counts as they were paid, before a critic speaks of the rest",
+        "n: a cost target has the measured costs of n steps, and then the critic's estimate of the rest",
         OURS,
         above=0,
         most=1000,
     )
-    costs: int = option(4, "critics of each cost; their spread says what they do not know", OURS, above=0, most=1000)
+    costs: int = option(4, "critics of each cost; their spread shows their uncertainty", OURS, above=0, most=1000)
     caution: float = option(
         0.5,
-        "k: the cost that actor and multipliers see is mean + k · deviation of its critics",
+        "k: actor and multipliers use mean + k · standard deviation of a cost's critics",
         OURS,
         within=(0.0, inf),
     )
     entropy: float = option(
         0.0,
-        "the entropy of the policy that α is steered to: per action entry, as a difference from -1 or, of choices, "
-        "from 0.2 times the entropy of a uniform choice",
+        "target of the policy's entropy, which α is adjusted to: per action entry, as a difference from -1; for "
+        "discrete actions, as a difference from 0.2 times the entropy of the uniform policy",
         OURS,
     )
-    temperature: float = option(0.1, "α at the start, in the data's units", OURS, above=0.0)
+    temperature: float = option(0.1, "α before the first iteration, in the data's units", OURS, above=0.0)
     dual_rate: float = option(
-        1e-3, "step of the multipliers in one iteration; 0 leaves them to others", OURS, within=(0.0, inf)
+        1e-3, "step of the multipliers in one iteration; 0: the learner does not move them", OURS, within=(0.0, inf)
     )
     rule: dual.Config = option(
-        dual.Pid(proportional=1.0, far=0.0), "what moves the multipliers", OURS, choices=dual.CHOICES
+        dual.Pid(proportional=1.0, far=0.0), "update rule of the multipliers", OURS, choices=dual.CHOICES
     )
-    initial_multiplier: float = option(0.0, "where the multipliers start, in the data's units", OURS, within=(0.0, inf))
+    initial_multiplier: float = option(
+        0.0, "λ before the first iteration, in the data's units", OURS, within=(0.0, inf)
+    )
     bound: float = option(2.0, "b: actions stay within ±b", OURS, above=0.0)
     cloning: float = option(
         0.0125, "w, weight of the actor's distance from the buffer's actions in its loss", OURS, within=(0.0, inf)
     )
-    last_rate: float = option(0.05, "share of all rates left at the end, to which they fall linearly", OURS, above=0.0)
+    last_rate: float = option(0.05, "share of their initial value to which all rates fall linearly", OURS, above=0.0)
     averaged: float = option(
-        0.5, "share of the iterations, the last ones, whose mean λ^OFF is", OURS, above=0.0, most=1.0
+        0.5, "λ^OFF is the mean over this share of the iterations, the last ones", OURS, above=0.0, most=1.0
     )
 
     @property
     def clock(self) -> bool:
-        """Critics see the time, where the horizon ends an episode."""
+        """Whether critics see the time, if the horizon ends an episode. They always do."""
         return True
 
     @property
     def units(self) -> str:
-        """Rewards and costs are counted in powers of two near the data's spread."""
+        """The units of rewards and costs: powers of two near the data's spread."""
         return "powers"
 
 
@@ -94,20 +96,20 @@ class Networks(eqx.Module):
     critics: critics.Critics
     """The reward's twins, then the critics of each cost."""
     actor: networks.MLP
-    """To the mean and deviation of a squashed Gaussian, or to logits."""
+    """It maps an observation to the mean and deviation of a squashed Gaussian, or to logits."""
     bound: float = eqx.field(static=True)
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are choices."""
+        """Whether actions are discrete."""
         return self.critics.discrete
 
     def distributions(self, s: Float[Array, "B O"]) -> squashed.Squashed:
-        """The distribution of the action at each state, where it is a vector."""
+        """The distribution of the action at each state, if actions are vectors."""
         return squashed.distribution(jax.vmap(self.actor)(s), self.bound)
 
     def log_probabilities(self, s: Float[Array, "B O"]) -> Float[Array, "B A"]:
-        """log π(·|s) at each state, where actions are choices."""
+        """log π(·|s) at each state, if actions are discrete."""
         return jax.nn.log_softmax(jax.vmap(self.actor)(s))
 
 
@@ -124,18 +126,18 @@ class State(eqx.Module):
     multiplier: dual.Multiplier
     """λ, in the learner's units."""
     size: Float[Array, " K"]
-    """What the reward and the costs were counted in so far; 0 before the first iteration."""
+    """The current units of the reward and of the costs; 0 before the first iteration."""
     variance: Float[Array, " A"]
-    """Of actions around the middle of their distribution, averaged over the latest iterations."""
+    """The variance of actions around the median of their distribution, averaged over the latest iterations."""
     path: Path
     cloning: Float[Array, ""]
-    """w: the configured one, or a member's own in an ensemble."""
+    """w, the cloning weight: as configured, or a member's own in an ensemble."""
     iteration: Int[Array, ""]
     key: PRNGKeyArray
 
 
 def start(config: Learner, problem: Problem, key: PRNGKeyArray, caution: Float[Array, ""] | None = None) -> State:
-    """Random critics, targets equal to them, and an actor that acts all but uniformly."""
+    """Random critics, target networks equal to them, and an actor that is nearly uniform."""
     critic_key, actor_key, run_key = random.split(key, 3)
     count = TWINS + config.costs * problem.constraints
     judges = critics.init(
@@ -164,11 +166,11 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray, caution: Float[A
 
 
 _FIRST = 0.01
-"""Factor on the starting weights of the actor's last layer."""
+"""The factor on the initial weights of the actor's last layer."""
 
 
 def target_entropy(config: Learner, problem: Problem) -> float:
-    """What the entropy of the policy is steered to."""
+    """The target H of the policy's entropy, in nats."""
     a = problem.action_size
     if problem.discrete_actions:
         return _MIXED * math.log(a) + config.entropy
@@ -176,11 +178,11 @@ def target_entropy(config: Learner, problem: Problem) -> float:
 
 
 _MIXED = 0.2
-"""The share of a uniform choice's entropy that a policy over choices keeps."""
+"""The target of the entropy for discrete actions, as a share of the uniform policy's entropy."""
 
 
 def acting(state: State) -> squashed.Policy | categorical.Policy:
-    """The actor as the policy that it is."""
+    """The actor as a policy, with a deviation that depends on the state."""
     learned = state.learned
     if learned.discrete:
         return categorical.Policy(logits=learned.actor)
@@ -188,7 +190,7 @@ def acting(state: State) -> squashed.Policy | categorical.Policy:
 
 
 def in_units(state: State, size: Float[Array, " K"]) -> State:
-    """The same learner, counting in other units: values, λ and α stay what they are in the problem's own."""
+    """The same learner in other units. Values, λ and α are unchanged in the problem's own units."""
     old = jnp.where(state.size > 0.0, state.size, size)
     ratio = old / size
     constraints = size.shape[0] - 1

@@ -1,4 +1,4 @@
-"""The problem as a learner of single transitions sees it, and the units that it counts in."""
+"""The problem for a learner of single transitions, and the learner's units."""
 
 import dataclasses
 from typing import Protocol, runtime_checkable
@@ -15,35 +15,37 @@ from apdo.problem import Problem
 
 
 class Units(eqx.Module):
-    """What a learner's numbers are in the problem's own: a reward of 1, costs of 1, and a price of 1."""
+    """A learner's units, expressed in the problem's own: multiplying by them converts from the learner's units."""
 
     reward: Float[Array, ""]
+    """The unit of rewards."""
     cost: Float[Array, " M"]
+    """The units of costs."""
     limit: Float[Array, " M"]
     """d, in the learner's units."""
     possible: Float[Array, "2 M"]
-    """The least and the most that a cost can add up to from any step on, by what single steps have cost so far."""
+    """The range of a cost's sum from any step on, in the learner's units, given the costs of single steps so far."""
     share: float = eqx.field(static=True)
-    """What a cost of 1, as the limits mean it, has become in the learner's problem (`objective.total_share`)."""
+    """The value of a constrained cost of 1 in the learner's problem (`objective.total_share`)."""
 
     @property
     def size(self) -> Float[Array, " K"]:
-        """A reward of 1, and costs of 1."""
+        """The units of the reward and of the costs."""
         return jnp.concatenate([self.reward[None], self.cost])
 
     @property
     def price(self) -> Float[Array, " M"]:
-        """A multiplier of 1."""
+        """The units of multipliers."""
         return self.reward / self.cost
 
     @property
     def total(self) -> Float[Array, " M"]:
-        """A constrained cost of 1."""
+        """The units of constrained costs."""
         return self.cost / self.share
 
     @property
     def sums(self) -> Float[Array, " K"]:
-        """A value of 1: of the return, then of each cost, as the limits mean them."""
+        """The units of values: of the return, then of each cost, as in the limits."""
         return self.size / self.share
 
     def seen(self, batch: Transition) -> Transition:
@@ -54,7 +56,7 @@ class Units(eqx.Module):
 
 @runtime_checkable
 class Counting(Protocol):
-    """Settings that say what is counted in."""
+    """Settings with a choice of units."""
 
     @property
     def units(self) -> str:
@@ -63,11 +65,12 @@ class Counting(Protocol):
 
 
 def view(config: Counting, problem: Problem, buffer: replay.Replay) -> tuple[Problem, Units]:
-    """The problem as single transitions can tell it, and the units that a learner sees it in.
+    """The problem for a learner of single transitions (`objective.stationary`), and the learner's units.
 
-    Those of the data are, for each signal, σ √T: the deviation that a return would have if the signals of its T steps
-    were independent (of the effective T). A multiplier's natural size is the ratio of two of them. Rounded to powers of
-    two they seldom change while a buffer grows, and changing them rounds nothing.
+    The units from the data are σ √T for each signal, where T is the effective number of steps: the standard deviation
+    of a return whose T steps had independent signals. The ratio of two units is the natural size of a multiplier.
+    Units that are rounded to powers of two seldom change while a buffer grows, and changing them causes no rounding
+    errors.
     """
     share = objective.total_share(problem)
     problem = objective.stationary(problem)

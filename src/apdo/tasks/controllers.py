@@ -1,7 +1,7 @@
-"""Hand-written controllers to hold learned policies against.
+"""Hand-written controllers to compare learned policies with.
 
-Each is a function (memory, observation, key) ↦ (action, memory) for one environment, with the memory that an episode
-starts from: what `apdo.rollout` plays.
+Each is a function (memory, observation, key) ↦ (action, memory) for one environment, and the memory at the start of an
+episode. `apdo.rollout` can play them.
 """
 
 import dataclasses
@@ -20,19 +20,20 @@ from apdo.tasks.wind_turbine import WindTurbine
 Controller = Callable[[Array, Array, PRNGKeyArray], tuple[Array, Array]]
 
 DAMPING, FREQUENCY = 0.7, 0.6
-"""ζ and ω_n (rad/s) of the speed loop, as the reference turbine's controller has them."""
+"""ζ and ω_n (rad/s) of the speed loop, as in the reference turbine's controller."""
 KNOTS = 64
 TRANSITION = 0.9
-"""Share of rated speed where the K ω² law hands over to a straight line up to rated torque."""
+"""The share of rated speed at which the K ω² law ends and a straight line up to rated torque begins."""
 
 
 def classical(turbine: WindTurbine) -> tuple[Controller, Array]:
     """The reference turbine's control: torque by the speed squared, pitch by a gain-scheduled PI law.
 
-    Below `TRANSITION` times rated speed τ = K ω², which holds the best tip-speed ratio; from there a line up to rated
-    torque at rated speed; above, rated torque. Pitch: β_ref = K_P(β) e + K_I(β) ∫e, e = ω - ω_rated, with gains that
-    give the speed loop ζ and ω_n at every pitch (the report's equations 7-13), from this model's own dP/dβ. The memory
-    is the integral term, an angle, kept within the actuator's range.
+    Below `TRANSITION` times rated speed, the torque is τ = K ω², which keeps the best tip-speed ratio. From there it
+    rises linearly to rated torque at rated speed, and is constant above. The pitch demand is
+    β_ref = K_P(β) e + K_I(β) ∫e with e = ω - ω_rated. Its gains give the speed loop ζ and ω_n at every pitch (the
+    report's equations 7-13), and are computed from this model's own dP/dβ. The memory is the integral term, an angle in
+    degrees, kept within the actuator's range.
     """
     angles, slopes = _sensitivity()
 
@@ -86,19 +87,21 @@ class MaxWeight:
 
         Σ_i admitted_i (V u_i - b_i) + b_i (rate at which i is served) - p · power,      b_i = Q_i + s_i
 
-    Where the server attends to a queue, b_i counts what is expected to arrive in the slot, which may be served at once.
+    In the service term b_i includes the expected arrivals of the slot, because they may be served at once.
     """
 
     value: float | Array
-    """V: at which backlog admission stops to pay."""
+    """V, which determines the backlog at which admission no longer pays."""
     price: float | Array
-    """p: at which backlog it pays to serve, and at which power."""
+    """p, which determines the backlog from which service pays, and the power."""
     debt: tuple[float, ...] | Float[Array, " n"]
-    """s_i, one for each queue: what a virtual queue of its rate constraint would hold. Without it an empty queue is
-    never served, and service, which comes after arrivals, is worth less than they are when both are discounted."""
+    """s_i, one for each queue: the content of a virtual queue for its rate constraint.
+
+    Without it an empty queue would never be served. Service comes after arrivals, so with discounting it is worth less
+    than they are."""
 
     def scores(self, network: QueueingNetwork, length: Float[Array, " n"]) -> Float[Array, " A"]:
-        """One for each action, at the queues' lengths."""
+        """The score of each action, for queues of these lengths."""
         admits, share, power = (jnp.asarray(part, dtype=jnp.float32) for part in network.choices())
         offered = jnp.asarray(network.arrival) * (length < network.buffer)
         backlog = length + jnp.asarray(self.debt)
@@ -107,7 +110,7 @@ class MaxWeight:
         return admitted + served - self.price * power
 
     def controller(self, network: QueueingNetwork) -> tuple[Controller, Array]:
-        """To play; it has no memory."""
+        """The rule as a controller. It has no memory."""
 
         def act(
             memory: Float[Array, ""],
@@ -120,7 +123,7 @@ class MaxWeight:
         return act, jnp.zeros(())
 
     def policy(self, network: QueueingNetwork) -> Float[np.ndarray, "S A"]:
-        """As probabilities for each state of the network's model."""
+        """The rule as probabilities of actions in each state of the network's model."""
         lengths = jax.vmap(network.lengths)(jnp.asarray(network.observations()))
         scores = jax.vmap(lambda length: self.scores(network, length))(lengths)
         return np.eye(network.action_size)[np.argmax(np.asarray(scores), axis=1)]

@@ -1,7 +1,7 @@
 """Pictures of the environments' states: `draw(environment, state)` gives an RGB array of bytes.
 
-States are plain: numpy arrays where an environment has JAX arrays. Everything is drawn three times too large and then
-averaged down, which smooths edges. Pillow comes with matplotlib and is loaded only when something is drawn.
+States have numpy arrays in place of the environment's JAX arrays. Everything is drawn at three times the size and then
+averaged down, which smooths edges. Pillow comes with matplotlib, and is imported only when something is drawn.
 """
 
 import math
@@ -32,7 +32,7 @@ _GOOD, _BAD, _SELF = "#009E73", "#D55E00", "#0072B2"
 _GOOD_PALE, _BAD_PALE, _SELF_PALE = "#BFE7DC", "#F5D5C0", "#C6DFEF"
 
 State: TypeAlias = Any
-"""What the environment's own `State` is, with numpy arrays."""
+"""An environment's own `State`, with numpy arrays."""
 
 
 def draw(environment: object, state: State, caption: Sequence[str] = ()) -> np.ndarray:
@@ -51,11 +51,11 @@ def draw(environment: object, state: State, caption: Sequence[str] = ()) -> np.n
 
 
 def captioned(picture: np.ndarray, caption: Sequence[str]) -> np.ndarray:
-    """A picture that somebody else has drawn, [H, W, 3] bytes, `WIDTH` pixels wide, with the same text above it."""
+    """An environment's own picture, [H, W, 3] bytes, scaled to `WIDTH` pixels, with up to two lines of text above."""
     from PIL import Image, ImageDraw
 
     height = max(1, round(picture.shape[0] * WIDTH / picture.shape[1]))
-    height += height % 2  # what codes films wants pairs of lines
+    height += height % 2  # video codecs need an even number of lines
     image = Image.new("RGB", (WIDTH * _FINE, (height + CAPTION) * _FINE), _GROUND)
     _Canvas(ImageDraw.Draw(image), CAPTION * _FINE).caption(caption)
     image = image.resize((WIDTH, height + CAPTION), Image.Resampling.BOX)
@@ -73,7 +73,7 @@ def _known() -> str:
 
 
 class _Canvas:
-    """Draws in the picture's own pixels, (0, 0) being the corner below the caption."""
+    """A canvas with coordinates in pixels of the final picture. (0, 0) is the top left corner below the caption."""
 
     def __init__(self, brush: "ImageDraw", top: int) -> None:
         self.brush, self.top = brush, top
@@ -119,7 +119,7 @@ class _Canvas:
             self.line([(x - half, y - slope * half), (x + half, y + slope * half)], colour, 2)
 
     def gauge(self, y: float, name: str, value: float, most: float, shown: str, mark: float | None = None) -> None:
-        """A named horizontal bar, with a mark where something happens."""
+        """A named horizontal bar, with a mark at a limit. It turns red beyond the mark."""
         left, right = 118.0, 318.0
         share = min(max(value / most, 0.0), 1.0)
         over = mark is not None and value > mark
@@ -152,11 +152,11 @@ def _point_gather(canvas: _Canvas, environment: PointGather, state: State) -> No
     x, y = at(centre)
     for i in range(pg.BINS):
         low = heading - pg.SENSOR_SPAN / 2 + i * pg.SENSOR_SPAN / pg.BINS
-        # Pillow's angles go clockwise, the world's the other way.
+        # Pillow's angles are clockwise, and the world's are counter-clockwise.
         first, last = math.degrees(-low - pg.SENSOR_SPAN / pg.BINS), math.degrees(-low)
         readings = [(float(apples[i]), _GOOD_PALE), (float(bombs[i]), _BAD_PALE)]
         canvas.wedge(x, y, pg.SENSOR_RANGE * scale, first, last, None, "#D8D8D8")
-        # A reading tells the distance of the nearest: the bin is lit up to there, the farther kind first.
+        # A reading gives the distance of the nearest object. The bin is coloured up to it, first for the farther kind.
         for reading, colour in sorted(readings, key=lambda pair: pair[0]):
             if reading > 0.0:
                 canvas.wedge(x, y, (1.0 - reading) * pg.SENSOR_RANGE * scale, first, last, colour, "#D8D8D8")
@@ -180,7 +180,7 @@ _ARROW = ((1.0, 0.0), (0.5, 0.5), (0.5, -0.5))
 def _from_above(
     robot: State, half: float
 ) -> tuple[Callable[[Sequence[float] | np.ndarray], tuple[float, float]], float]:
-    """Where a point of the plane is drawn, and pixels per metre: within ±half, or farther if the robot is there."""
+    """The map from the plane to the picture, and pixels per metre. It shows ±half, or more if the robot is outside."""
     half = max(half, float(np.abs(np.asarray(robot.position)).max()) + 0.3)
     scale = WIDTH / (2.0 * half)
     return lambda point: (WIDTH / 2 + scale * float(point[0]), HEIGHT / 2 - scale * float(point[1])), scale
@@ -213,7 +213,7 @@ def _point_goal(canvas: _Canvas, environment: sp.PointGoal, state: State) -> Non
 
 
 def _point_circle(canvas: _Canvas, environment: sp.PointCircle, state: State) -> None:
-    """From above: the circle green, what lies beyond the walls red, the robot blue."""
+    """From above: the circle green, the area beyond the walls red, the robot blue."""
     at, scale = _from_above(state, 2.0)
     far, wall = WIDTH / scale, sp.WALL
     if environment.walls:
@@ -243,7 +243,7 @@ def _gridworld(canvas: _Canvas, environment: Gridworld, state: State) -> None:
 
 
 def _states(canvas: _Canvas, environment: Tabular, state: State) -> None:
-    """The states on a circle, the one that is taken blue."""
+    """The states on a circle, with the current one blue."""
     count, radius = environment.observation_size, 0.4 * HEIGHT
     for number in range(count):
         angle = 2.0 * math.pi * number / count
@@ -279,7 +279,7 @@ def _navigation(canvas: _Canvas, environment: Navigation, state: State) -> None:
     canvas.box(*at(-nav.HALF_WIDTH, nav.HALF_HEIGHT), *at(nav.HALF_WIDTH, -nav.HALF_HEIGHT), None, _PALE)
     canvas.disc(*at(*nav.GOAL), nav.GOAL_RADIUS * scale, _GOOD_PALE, _GOOD)
     (x, y), (vx, vy) = np.asarray(state.position).tolist(), np.asarray(state.velocity).tolist()
-    # Where it would be in four steps.
+    # The line ends where the point would be in four steps.
     canvas.line([at(x, y), at(x + 4.0 * vx, y + 4.0 * vy)], _INK, 2)
     canvas.disc(*at(x, y), 0.18 * scale, _SELF, _INK)
 
@@ -288,7 +288,7 @@ def _wind_turbine(canvas: _Canvas, environment: WindTurbine, state: State) -> No
     """The turbine from the side: bent tower, pitched blades, the wind as arrows; and its instruments."""
     speed, pitch, wind = float(state.speed), float(state.pitch), float(state.wind)
     ground, height, length = 258.0, 150.0, 88.0
-    # Metres of deflection, drawn twenty-five times as large as they are.
+    # The deflection in metres is drawn at 25 times its size.
     shift = 25.0 * float(state.deflection) * height / wt.HUB_HEIGHT
     foot, hub = (185.0, ground), (185.0 + shift, ground - height)
     for i in range(5):
@@ -304,7 +304,7 @@ def _wind_turbine(canvas: _Canvas, environment: WindTurbine, state: State) -> No
     ]
     canvas.polygon(bend, "#CCCCCC", _PALE)
     canvas.box(hub[0], hub[1] - 6, hub[0] + 26, hub[1] + 6, "#CCCCCC", _PALE)
-    # Two blades edge on: feathering turns their chord out of the rotor's plane, and shows as breadth.
+    # Two blades are seen edge on. Pitch turns their chord out of the rotor's plane, and is shown as width.
     half = 2.0 + 9.0 * math.sin(math.radians(pitch))
     for up in (-1, 1):
         root, end = hub[1] + 5 * up, hub[1] + length * up

@@ -1,12 +1,12 @@
-"""Navigation: a point goes to a goal around two walls of hazards, or straight through them at a cost.
+"""Navigation: a point moves to a goal around two walls of hazards, or straight through them at a cost.
 
 The point moves in the plane by its acceleration a, clipped to ±1, with friction:
 
     v' = 0.8 v + 0.06 a,    x' = x + v'                at most 0.3 per step along each axis
 
 The first wall can be passed at the top, the second at the bottom, and the straight way leads through both. A step
-inside a wall costs 1. The reward is the progress towards the goal, less a little for the time; reaching the goal adds a
-bonus and ends the episode, and so does leaving the arena, which is fined.
+inside a wall costs 1. The reward is the progress towards the goal, less a small amount per step. Reaching the goal
+gives a bonus and ends the episode. Leaving the arena gives a penalty and ends it too.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from apdo.envs.environment import Outcome
 
 HALF_WIDTH, HALF_HEIGHT = 6.0, 4.0
-"""The arena reaches from minus this to this, in x and in y."""
+"""The arena is -HALF_WIDTH to HALF_WIDTH in x, and -HALF_HEIGHT to HALF_HEIGHT in y."""
 START, START_SPREAD = (-4.5, 0.0), (0.3, 1.0)
 """An episode starts uniformly within the spread around this point, at rest."""
 GOAL, GOAL_RADIUS = (4.5, 0.0), 0.6
@@ -29,11 +29,11 @@ WALLS = ((-2.3, -HALF_HEIGHT, -0.9, 1.5), (0.9, -1.5, 2.3, HALF_HEIGHT))
 FRICTION, THRUST = 0.8, 0.06
 TOP_SPEED = THRUST / (1.0 - FRICTION)
 PROGRESS, TIME, BONUS, FINE = 2.5, 0.1, 14.0, 5.0
-"""Reward per unit of distance, its loss per step, what the goal adds, and what leaving the arena takes."""
+"""The reward per unit of progress, the loss per step, the bonus at the goal, and the penalty for leaving the arena."""
 
 
 class State(eqx.Module):
-    """Where the point is, and how it moves in a step."""
+    """The point's position, and its velocity per step."""
 
     position: Float[Array, "2"]
     velocity: Float[Array, "2"]
@@ -41,7 +41,7 @@ class State(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Navigation:
-    """The task; its limit speaks of the steps of an episode inside a hazard."""
+    """The task. Its limit is on the steps of an episode that are inside a hazard."""
 
     observation_size = 4
     action_size = 2
@@ -52,10 +52,10 @@ class Navigation:
     horizon = 200
     horizon_terminates = False
     defaults: ClassVar[dict[str, str]] = {"constrain": "total"}
-    """The limit counts steps, whenever they are."""
+    """The limit is on a plain count of steps, not on a discounted sum."""
 
     def reset(self, key: PRNGKeyArray) -> State:
-        """Somewhere near the start, at rest."""
+        """A random position near the start, at rest."""
         spread = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0) * jnp.asarray(START_SPREAD)
         return self.place(jnp.asarray(START) + spread, jnp.zeros(2))
 
@@ -69,7 +69,7 @@ class Navigation:
         return jnp.concatenate([state.position / size, state.velocity / TOP_SPEED])
 
     def step(self, state: State, action: Float[Array, "2"], key: PRNGKeyArray) -> Outcome:  # noqa: ARG002
-        """Accelerate, move, and see where that led."""
+        """Accelerate and move; then determine reward, cost and the end of the episode."""
         velocity = FRICTION * state.velocity + THRUST * jnp.clip(action, -1.0, 1.0)
         moved = self.place(state.position + velocity, velocity)
         arrived = distance_to_goal(moved.position) < GOAL_RADIUS
@@ -85,7 +85,7 @@ class Navigation:
 
 
 def distance_to_goal(position: Float[Array, "2"]) -> Float[Array, ""]:
-    """From a point to the goal's centre."""
+    """The distance from a point to the goal's centre."""
     return jnp.sqrt(jnp.sum(jnp.square(position - jnp.asarray(GOAL))))
 
 

@@ -41,7 +41,7 @@ class State(eqx.Module):
     position: Float[Array, "2"]
     heading: Float[Array, ""]
     velocity: Float[Array, "3"]
-    """Drawn at reset and never changed: nothing integrates it, the policy merely sees it."""
+    """It is drawn at reset and never changes. The policy observes it, but it does not move the robot."""
     objects: Float[Array, "objects 2"]
     remaining: Bool[Array, " objects"]
 
@@ -51,7 +51,7 @@ class PointGather:
     """The task, exactly as the published experiments run it."""
 
     clip_actions: bool = option(False, "clip actions to the nominal ±1 (move) and ±0.25 (turn)", PUBLISHED)
-    bomb_penalty: float = option(0.0, "also subtracted from the reward for each bomb (published code: 1)", PAPER)
+    bomb_penalty: float = option(0.0, "amount subtracted from the reward for each bomb (published code: 1)", PAPER)
 
     observation_size = 9 + 2 * BINS
     action_size = 2
@@ -63,7 +63,7 @@ class PointGather:
     horizon_terminates = True
 
     def reset(self, key: PRNGKeyArray) -> State:
-        """Objects on ten distinct cells; the robot at the origin up to a little noise."""
+        """Objects on ten distinct cells, and the robot at the origin with a little noise."""
         cell_key, noise_key = jax.random.split(key)
         noise = jax.random.normal(noise_key, (8,))
         return self.place(
@@ -138,7 +138,7 @@ def _centre_of_mass(state: State) -> Float[Array, "2"]:
 
 
 def _sense(state: State, centre: Float[Array, "2"]) -> Float[Array, "objects bins"]:
-    """What each object alone would show in each bin: 1 - distance/range where it is seen, else 0."""
+    """The reading of each bin for each object alone: 1 - distance/range if the object is seen in it, else 0."""
     offset = state.objects - centre[None]
     distance = jnp.sqrt(jnp.sum(jnp.square(offset), axis=-1))
     bearing = jnp.arctan2(offset[:, 1], offset[:, 0]) - state.heading

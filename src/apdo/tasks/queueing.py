@@ -1,18 +1,20 @@
 """A queueing network: admit traffic for utility, and serve it with power, so that arrivals stay below service.
 
-This is communication network control as the paper's introduction has it, after Altman, *Constrained Markov Decision
-Processes*, chapter 1.1: maximise the utility of the traffic that is let in, while the long-term rate of arrivals to
-each queue stays below the long-term rate of service that the queue is given.
+This is the communication network control of the paper's introduction, after Altman, *Constrained Markov Decision
+Processes*, chapter 1.1: maximise the utility of the admitted traffic, while the long-term rate of arrivals to each
+queue stays below the long-term rate of its service.
 
-n queues share one server. In each slot a packet comes to queue i with probability a_i. An action says whether packets
-are admitted, which queue the server attends to (or none), and at which power. An admitted packet that finds room earns
-u_i; the server then completes a packet of its queue with probability μ, which depends on the power. Costs of a slot:
+n queues share one server. In each slot a packet arrives at queue i with probability a_i. An action chooses whether
+packets are admitted, which queue the server serves (or none), and at which power. An admitted packet that finds room
+gives a reward of u_i. The server then completes a packet of its queue with probability μ, which depends on the power.
+Costs of a slot:
 
     for each queue i   packets admitted to i - packets that the server could complete for i
-    power              what the server draws
+    power              the power that the server draws
 
-The first n have limit 0 (arrivals at most service), the last a budget. All are discounted sums. With small buffers the
-network is a finite CMDP (`model`), solved exactly; with large ones it is for learning. Both use `slot`.
+The first n costs have limit 0 (arrivals at most service), and the last has a budget. All are discounted sums. With
+small buffers the network is a finite CMDP (`model`), which can be solved exactly. With large buffers it is a task for
+learning. Both use `slot`.
 """
 
 import dataclasses
@@ -31,23 +33,25 @@ from apdo.finite import FiniteCMDP
 from apdo.options import OURS, option
 
 MOST_QUEUES = 9
-"""With power, as many constraints as CPO solves exactly."""
+"""The most queues. With the power, their constraints are the most that CPO solves exactly."""
 MOST_STATES = 20_000
-"""The largest network that is written down as a finite CMDP."""
+"""The most states of a network that can be converted to a finite CMDP."""
 ONE_HOT_BUFFER = 20
-"""Queue lengths are seen one-hot up to this buffer, and as fractions beyond it."""
+"""The largest buffer for which observations are one-hot queue lengths. Beyond it they are fractions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class QueueingNetwork:
     """Queues that share a server with two levels of power."""
 
-    arrival: tuple[float, ...] = option((0.5, 0.4), "a_i, chance of a packet in a slot, one for each queue", OURS)
+    arrival: tuple[float, ...] = option((0.5, 0.4), "a_i, probability of a packet in a slot, for each queue", OURS)
     utility: tuple[float, ...] = option((1.0, 0.6), "u_i, reward for an admitted packet of each queue", OURS)
-    service: tuple[float, ...] = option((0.5, 0.9), "μ, chance to complete a packet, at low and at high power", OURS)
+    service: tuple[float, ...] = option(
+        (0.5, 0.9), "μ, probability of completing a packet, at low and at high power", OURS
+    )
     power: tuple[float, ...] = option((0.3, 1.0), "power drawn in a slot, low and high", OURS)
     budget: float = option(0.5, "limit on the mean power of a slot", OURS, above=0.0)
-    buffer: int = option(4, "packets that a queue holds", OURS, above=0, most=10**6)
+    buffer: int = option(4, "most packets in a queue", OURS, above=0, most=10**6)
     discount: float = option(0.95, "γ", OURS, within=(0.0, 0.9999))
     horizon: int = option(120, "slots after which an episode is cut off", OURS, above=0)
 
@@ -72,27 +76,27 @@ class QueueingNetwork:
 
     @property
     def queues(self) -> int:
-        """n."""
+        """n, the number of queues."""
         return len(self.arrival)
 
     @property
     def observation_size(self) -> int:
-        """The queue lengths."""
+        """The size of the observed queue lengths."""
         return self.queues * (self.buffer + 1 if self.buffer <= ONE_HOT_BUFFER else 2)
 
     @property
     def action_size(self) -> int:
-        """Admit or not, times idle or a queue and a level of power."""
+        """The number of actions: admit or not, times idle or a queue and a level of power."""
         return 2 * (1 + self.queues * len(self.service))
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """A rate for each queue, and power."""
+        """The names of the costs: a rate for each queue, and the power."""
         return (*(f"arrivals less service {i + 1}" for i in range(self.queues)), "power")
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """Arrivals at most service, and the budget, over a discounted lifetime of 1/(1-γ) slots."""
+        """Limits of 0 for arrivals less service, and the power budget times 1/(1-γ) effective slots."""
         return (0.0,) * self.queues + (self.budget / (1.0 - self.discount),)
 
     def reset(self, key: PRNGKeyArray) -> Int[Array, " n"]:  # noqa: ARG002
@@ -100,7 +104,7 @@ class QueueingNetwork:
         return jnp.zeros(self.queues, dtype=jnp.int32)
 
     def observe(self, state: Int[Array, " n"]) -> Float[Array, " O"]:
-        """Each length one-hot or, with large buffers, as its fraction of the buffer and whether the queue is empty."""
+        """Each length one-hot. With large buffers: its fraction of the buffer, and whether the queue is empty."""
         if self.buffer <= ONE_HOT_BUFFER:
             return jax.nn.one_hot(state, self.buffer + 1).reshape(-1)
         return jnp.concatenate([state / self.buffer, (state == 0).astype(jnp.float32)])
@@ -130,16 +134,16 @@ class QueueingNetwork:
     def slot(
         self, length: Int[Array, " n"], offered: Int[Array, " n"], completes: Int[Array, " n"]
     ) -> tuple[Int[Array, " n"], Float[Array, ""], Int[Array, " n"]]:
-        """Lengths after a slot, its utility, and admitted packets less completed ones, given what chance decided.
+        """Lengths after a slot, its utility, and admitted packets less completed ones, for given random outcomes.
 
-        Service counts as given also where the queue is empty: the constraint compares rates, not packets.
+        Service of an empty queue counts too: the constraint compares rates, not packets.
         """
         admitted = offered * (length < self.buffer)
         after = jnp.maximum(length + admitted - completes, 0)
         return after, jnp.vdot(jnp.asarray(self.utility), admitted), admitted - completes
 
     def choices(self) -> tuple[Int[np.ndarray, " A"], Float[np.ndarray, "A n"], Float[np.ndarray, " A"]]:
-        """For each action: whether it admits, the chance to complete a packet of each queue, and the power."""
+        """For each action: whether it admits, the probability of completing a packet of each queue, and the power."""
         served: list[tuple[np.ndarray, float]] = [(np.zeros(self.queues), 0.0)]
         for queue, level in itertools.product(range(self.queues), range(len(self.service))):
             served.append((self.service[level] * np.eye(self.queues)[queue], self.power[level]))
@@ -148,11 +152,11 @@ class QueueingNetwork:
         return admits, share, np.tile([power for _, power in served], 2).astype(np.float32)
 
     def observations(self) -> Float[np.ndarray, "S O"]:
-        """What each of the model's states looks like."""
+        """The observation of each state of the model."""
         return np.asarray(jax.vmap(self.observe)(jnp.asarray(self._lengths())))
 
     def model(self) -> FiniteCMDP:
-        """The network as a finite CMDP: a state is the lengths of the queues, the last queue's changing fastest."""
+        """The network as a finite CMDP. A state is the lengths of all queues; the last queue's index varies fastest."""
         return _model(self)
 
     def _lengths(self) -> Int[np.ndarray, "S n"]:
@@ -199,5 +203,5 @@ def _model(network: QueueingNetwork) -> FiniteCMDP:
 
 
 def _chance(probabilities: tuple[float, ...] | list[float], outcome: tuple[int, ...]) -> float:
-    """The probability that independent events turn out so."""
+    """The probability of this outcome of independent events."""
     return float(np.prod([p if happens else 1.0 - p for p, happens in zip(probabilities, outcome, strict=True)]))

@@ -1,19 +1,21 @@
-"""Safety-Gymnasium's point tasks, in JAX: go to goals past hazards, or run in a circle between walls.
+"""Safety-Gymnasium's point tasks, in JAX: move to goals past hazards, or run in a circle between walls.
 
-The robot (`point.xml`) is a rigid body in the plane, whose centre of mass lies c ahead of its origin. With θ its
-heading, ω its spin, v its velocity in its own axes (x ahead) and a the acceleration of its origin in the same axes,
+The robot (`point.xml`) is a rigid body in the plane, whose centre of mass is c ahead of its origin. θ is its heading, ω
+its spin, v its velocity in its own axes (x ahead), and a the acceleration of its origin in the same axes:
 
     m a_x             = F - d v_x + m c ω²       F = 0.3 clip(u_0, ±0.05)
     m a_y + m c α     = -d v_y
     m c a_y + J α     = T - e ω                  T = 0.3 clip(u_1 - 0.3 ω, ±0.05)
 
-Nothing else acts on it: MuJoCo finds the sphere at distance 0 of the floor, which is no contact yet. A step holds the
-action for ten steps of 2 ms of MuJoCo's Euler rule, semi-implicit and with the damping taken at the end of the step.
+Nothing else acts on it: MuJoCo computes a distance of 0 between the sphere and the floor, which is not a contact. A
+step holds the action for ten steps of 2 ms of MuJoCo's Euler rule, which is semi-implicit and evaluates the damping at
+the end of the step.
 
-The feedback on ω is unstable at such steps, in the original too: within the bounds of T a difference grows by 3.7 in
-each, until ω swings between them. Steps are therefore the original's, and long episodes are so only in distribution.
+The feedback on ω is unstable at steps of this length, also in the original. Within the bounds of T a difference grows
+by a factor of 3.7 in each step, until ω oscillates between the bounds. Single steps therefore agree with the original,
+but long episodes agree only in distribution.
 
-Constants are those of the compiled model (Safety-Gymnasium 1.0.0, MuJoCo 2.3.3); tests/data has its episodes.
+Constants are those of the compiled model (Safety-Gymnasium 1.0.0, MuJoCo 2.3.3); tests/data has episodes of it.
 """
 
 import dataclasses
@@ -31,10 +33,10 @@ TIMESTEP = 0.002
 SUBSTEPS = 10
 ROBOT_RADIUS = 0.1
 ARROW, ARROW_SIZE = 0.1, 0.05
-"""The robot is a sphere and, this far ahead of it, a cube; half the side of that."""
+"""The robot is a sphere with a cube ahead of it: the cube's distance, and half its side."""
 SPHERE = 4.0 / 3.0 * math.pi * ROBOT_RADIUS**3
 BOX = (2.0 * ARROW_SIZE) ** 3
-"""Their masses, for a density of 1."""
+"""The masses of sphere and cube, for a density of 1."""
 MASS = SPHERE + BOX
 AHEAD = ARROW * BOX / MASS
 """c, from the origin to the centre of mass."""
@@ -54,36 +56,38 @@ VASE_SIZE = 0.1
 """Half the side of the vase, which is a cube."""
 VASE_GYRATION = 0.12
 VASE_FRICTION = 0.3
-"""Fitted to recorded pushes. A vase that only slid, on its four corners, would have 0.14 and 1; this one hops."""
+"""The vase's radius of gyration and friction, fitted to recorded pushes.
+
+A vase that slid on its four corners would have 0.14 and 1. The original's vase also hops."""
 HAZARDS = 8
 AGENT_KEEPOUT, GOAL_KEEPOUT, HAZARD_KEEPOUT, VASE_KEEPOUT = 0.4, 0.305, 0.18, 0.15
-"""Two things are placed no nearer to each other than the sum of theirs, and to the edge than their own."""
+"""Minimum distances of placed objects: the sum of both between two objects, and an object's own from the edge."""
 CIRCLE_RADIUS = 1.5
 WALL = 1.125
 PLACE_TRIES = 32
-"""Draws for one thing, before the layout is begun anew; the original allows 100, and at least one in three fits."""
+"""The draws for one object before the layout is started again. The original has 100; at least one in three fits."""
 GOAL_TRIES = 10_000
-"""Draws for a goal, before the episode ends; at least one in twenty fits."""
+"""The draws for a goal before the episode ends. At least one in twenty fits."""
 _DRAWS = 16
 
 Objects = Float[Array, "objects 2"]
 
 
 class Robot(eqx.Module):
-    """The point robot, and the action that it is still under."""
+    """The point robot, and the action that is applied to it."""
 
     position: Float[Array, "2"]
-    """Of the body's origin."""
+    """The position of the body's origin."""
     heading: Float[Array, ""]
     velocity: Float[Array, "2"]
-    """Of the origin, in the world's axes."""
+    """The velocity of the origin, in the world's axes."""
     spin: Float[Array, ""]
     action: Float[Array, "2"]
-    """The accelerometer feels it."""
+    """The latest action, which the accelerometer measures."""
 
 
 def rest(position: Float[Array, "2"], heading: Float[Array, ""]) -> Robot:
-    """A robot that stands still and is not driven."""
+    """A robot at rest, with no action."""
     zero = jnp.zeros(2)
     return Robot(position=position, heading=heading, velocity=zero, spin=jnp.asarray(0.0), action=zero)
 
@@ -94,7 +98,7 @@ def drive(robot: Robot, action: Float[Array, "2"]) -> Robot:
     robot = eqx.tree_at(lambda r: r.action, robot, action)
     for _ in range(SUBSTEPS):
         robot = _substep(robot)
-    # Kept small, and so as exact as it was at the start.
+    # The heading is kept small, because large floating-point numbers are less precise.
     turns = jnp.round(robot.heading / (2.0 * math.pi))
     return eqx.tree_at(lambda r: r.heading, robot, robot.heading - 2.0 * math.pi * turns)
 
@@ -114,7 +118,10 @@ def _substep(robot: Robot) -> Robot:
 
 
 def _acceleration(robot: Robot, implicit: float) -> tuple[Array, Array, Array]:
-    """Of the origin ahead and aside, and of the heading; the damping is taken `implicit` seconds later."""
+    """The accelerations of the origin, ahead and sideways, and of the heading.
+
+    The damping is evaluated `implicit` seconds later.
+    """
     ahead, aside = _turned(robot.velocity, robot.heading)
     force = GEAR * jnp.clip(robot.action[0], -MOST_FORCE, MOST_FORCE)
     torque = GEAR * jnp.clip(robot.action[1] - GEAR * robot.spin, -MOST_FORCE, MOST_FORCE)
@@ -147,9 +154,9 @@ def sense(robot: Robot) -> Float[Array, "12"]:
 
 
 def lidar(robot: Robot, objects: Objects, reach: float) -> Float[Array, " bins"]:
-    """Nearness of the nearest object in each bin around the robot: 1 at the origin, 0 from `reach` on.
+    """The proximity of the nearest object in each bin around the robot: 1 at the robot's origin, 0 from `reach` on.
 
-    An object shows fully in its own bin, and in the two next to it the more, the nearer to them it lies.
+    An object counts fully in its own bin. It counts partly in the two neighbouring bins, more in the nearer one.
     """
     offset = objects - robot.position[None]
     distance = _distance(objects, robot.position[None])
@@ -162,11 +169,11 @@ def lidar(robot: Robot, objects: Objects, reach: float) -> Float[Array, " bins"]
 
 
 def push(before: Robot, robot: Robot, vase: Float[Array, "2"], heading: Float[Array, ""]) -> tuple[Array, Array]:
-    """Place and heading of the vase after the robot has moved, and perhaps pushed it.
+    """Position and heading of the vase after the robot has moved, and perhaps pushed it.
 
-    The vase is so light (8 mg) that it stops almost at once and the robot hardly feels it: it moves just so far that it
-    is clear of the robot again, along the force that acts where the two overlap most. That force follows the motion of
-    the robot's surface there within a cone of friction, and turns the vase as it would one that slides.
+    The vase is so light (8 mg) that it stops almost at once and hardly affects the robot. It moves just far enough to
+    be clear of the robot again, along the force at the point where the two overlap most. This force follows the motion
+    of the robot's surface at that point, within a cone of friction. It turns the vase as it would turn a sliding body.
     """
     depth, normal, arm = _contact(robot, vase, heading)
     turn = robot.heading - before.heading
@@ -188,7 +195,7 @@ def push(before: Robot, robot: Robot, vase: Float[Array, "2"], heading: Float[Ar
 
 
 def _contact(robot: Robot, vase: Float[Array, "2"], heading: Float[Array, ""]) -> tuple[Array, Array, Array]:
-    """Where robot and vase overlap most: how deep, the direction into the vase, and the place seen from its middle."""
+    """The point where robot and vase overlap most: depth, direction into the vase, and position from its centre."""
     disc, arrow = _disc_contact(robot, vase, heading), _arrow_contact(robot, vase, heading)
     deeper = disc[0] > arrow[0]
     depth, normal, arm = (jnp.where(deeper, one, other) for one, other in zip(disc, arrow, strict=True))
@@ -196,12 +203,12 @@ def _contact(robot: Robot, vase: Float[Array, "2"], heading: Float[Array, ""]) -
 
 
 def _disc_contact(robot: Robot, vase: Float[Array, "2"], heading: Float[Array, ""]) -> tuple[Array, Array, Array]:
-    """The robot's sphere: along the line to the nearest point of the vase."""
+    """The contact of the robot's sphere, along the line to the nearest point of the vase."""
     centre = _rotated(robot.position - vase, -heading)
     nearest = jnp.clip(centre, -VASE_SIZE, VASE_SIZE)
     away = nearest - centre
     distance = jnp.sqrt(jnp.sum(jnp.square(away)))
-    # Where its middle is inside, towards the vase's own middle.
+    # If the sphere's centre is inside the vase, the direction is towards the vase's centre.
     inside = distance < 1e-6
     away = jnp.where(inside, -centre, away)
     normal = away / jnp.maximum(jnp.sqrt(jnp.sum(jnp.square(away))), 1e-6)
@@ -209,7 +216,7 @@ def _disc_contact(robot: Robot, vase: Float[Array, "2"], heading: Float[Array, "
 
 
 def _arrow_contact(robot: Robot, vase: Float[Array, "2"], heading: Float[Array, ""]) -> tuple[Array, Array, Array]:
-    """The robot's cube: of the directions across a side of either square, the one in which they overlap least."""
+    """The contact of the robot's cube, along the normal of a side of either square in which they overlap least."""
     slant = heading - robot.heading
     spread = jnp.abs(jnp.cos(slant)) + jnp.abs(jnp.sin(slant))
     centre = robot.position + ARROW * _rotated(jnp.asarray([1.0, 0.0]), robot.heading)
@@ -221,7 +228,7 @@ def _arrow_contact(robot: Robot, vase: Float[Array, "2"], heading: Float[Array, 
     chosen = (jnp.arange(4) == jnp.argmin(overlap)).reshape(2, 2)
     across = jnp.where(chosen, _signs(seen), 0.0)
     normal = _rotated(across[0], robot.heading) + _rotated(across[1], heading)
-    # They meet at a corner of that square whose sides are not across the direction.
+    # The contact point is a corner of the other square.
     corner = -VASE_SIZE * _rotated(_signs(_rotated(normal, -heading)), heading)
     tip = ARROW_SIZE * _rotated(_signs(_rotated(normal, -robot.heading)), robot.heading) - away
     return least, normal, jnp.where(jnp.any(chosen[0]), corner, tip)
@@ -238,7 +245,7 @@ def _rotated(vectors: Float[Array, "*n 2"], angle: Float[Array, ""]) -> Float[Ar
 
 
 def _dot(one: Float[Array, "2"], other: Float[Array, "2"]) -> Float[Array, ""]:
-    """A sum of products: a matrix product would be rounded more coarsely on some GPUs."""
+    """The inner product, written as a sum: some GPUs would compute a matrix product with less precision."""
     return jnp.sum(one * other)
 
 
@@ -248,7 +255,7 @@ def _left(vector: Float[Array, "2"]) -> Float[Array, "2"]:
 
 
 class GoalState(eqx.Module):
-    """Where everything is."""
+    """The robot and the positions of all objects."""
 
     robot: Robot
     goal: Float[Array, "2"]
@@ -259,7 +266,7 @@ class GoalState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class PointGoal:
-    """Go to one goal after the other; a subclass says what is in the way."""
+    """Move to one goal after the other. A subclass defines the obstacles."""
 
     extent: ClassVar[float]
     hazards: ClassVar[int]
@@ -275,10 +282,10 @@ class PointGoal:
     horizon_terminates = False
     reach: ClassVar[float] = 3.0
     defaults: ClassVar[dict[str, Any]] = {"samples": 2_000_000, "constrain": "total", "normalise": True}
-    """Settings of a run that suit such tasks: the limit speaks of the total of an episode."""
+    """Default settings of a run on such tasks. The limit is on the total of an episode."""
 
     def reset(self, key: PRNGKeyArray) -> GoalState:
-        """Everything placed clear of everything else, the robot at rest; then a goal as after any other goal."""
+        """All objects placed clear of each other, and the robot at rest. The goal is then drawn as any later goal."""
         layout_key, goal_key, angle_key = jax.random.split(key, 3)
         places = _layout(layout_key, self.extent, self._keepouts())
         angles = jax.random.uniform(angle_key, (1 + self.vases,), maxval=2.0 * math.pi)
@@ -294,7 +301,7 @@ class PointGoal:
     def next_goal(
         self, state: GoalState, key: PRNGKeyArray, wanted: Bool[Array, ""] | bool = True
     ) -> tuple[Float[Array, "2"], Bool[Array, ""]]:
-        """A goal clear of where everything is now, and whether there is one; where none is wanted, the old one."""
+        """A new goal clear of all objects, and whether one was found. If none is `wanted`, it is the old goal."""
         others = jnp.concatenate([state.robot.position[None], state.hazards, state.vase])
         agent, _, *rest_of_them = self._keepouts()
         apart = jnp.asarray([agent, *rest_of_them]) + GOAL_KEEPOUT
@@ -314,7 +321,7 @@ class PointGoal:
         return goal, found
 
     def step(self, state: GoalState, action: Float[Array, "2"], key: PRNGKeyArray) -> Outcome:
-        """Drive; a goal that is reached counts, and the next one is drawn. An episode ends where there is none."""
+        """Drive. Reaching a goal is rewarded, and the next one is drawn. If there is none, the episode ends."""
         before = _distance(state.robot.position, state.goal)
         robot = drive(state.robot, action)
         now = _distance(robot.position, state.goal)
@@ -343,7 +350,7 @@ class PointGoal:
 
 @dataclasses.dataclass(frozen=True)
 class PointGoal0(PointGoal):
-    """Nothing is in the way, and nothing costs."""
+    """No obstacles, and no costs."""
 
     extent = 1.0
     hazards = 0
@@ -353,7 +360,7 @@ class PointGoal0(PointGoal):
 
 @dataclasses.dataclass(frozen=True)
 class PointGoal1(PointGoal):
-    """Eight hazards, which cost while the robot's origin is inside one, and a vase that costs nothing."""
+    """Eight hazards and a vase. A step costs 1 while the robot's origin is inside a hazard; the vase has no cost."""
 
     extent = 1.5
     hazards = HAZARDS
@@ -363,7 +370,7 @@ class PointGoal1(PointGoal):
 
 @dataclasses.dataclass(frozen=True)
 class PointCircle:
-    """Run along a circle around the origin; a subclass says how many walls there are, which cost beyond them."""
+    """Run along a circle around the origin. A subclass defines the number of walls; a step beyond one costs 1."""
 
     walls: ClassVar[int]
 
@@ -380,13 +387,13 @@ class PointCircle:
     defaults: ClassVar[dict[str, Any]] = PointGoal.defaults
 
     def reset(self, key: PRNGKeyArray) -> Robot:
-        """The robot at rest somewhere around the middle."""
+        """The robot at rest, at a random position around the centre."""
         place_key, angle_key = jax.random.split(key)
         place = jax.random.uniform(place_key, (2,), minval=-self.placed, maxval=self.placed)
         return rest(place, jax.random.uniform(angle_key, (), maxval=2.0 * math.pi))
 
     def step(self, state: Robot, action: Float[Array, "2"], key: PRNGKeyArray) -> Outcome:  # noqa: ARG002
-        """Drive; the speed around the origin counts, the more, the nearer to the circle it is had."""
+        """Drive. The reward is the speed around the origin, and decreases with the distance from the circle."""
         robot = drive(state, action)
         (x, y), (u, v) = robot.position, robot.velocity
         radius = jnp.maximum(jnp.sqrt(x**2 + y**2), 1e-9)
@@ -401,7 +408,7 @@ class PointCircle:
         )
 
     def observe(self, state: Robot) -> Float[Array, " O"]:
-        """The robot's sensors, and a lidar for the circle's middle."""
+        """The robot's sensors, and a lidar for the circle's centre."""
         return jnp.concatenate([sense(state), lidar(state, jnp.zeros((1, 2)), self.reach)])
 
 
@@ -431,18 +438,18 @@ def _distance(one: Float[Array, "*n 2"], other: Float[Array, "*m 2"]) -> Float[A
 
 
 def _clear(drawn: Float[Array, "draws 2"], others: Objects, apart: Float[Array, " objects"]) -> Bool[Array, " draws"]:
-    """Which draws keep clear of all others."""
+    """Whether each draw is clear of all other objects."""
     return jnp.all(_distance(drawn[:, None], others[None]) >= apart[None], axis=-1)
 
 
 def _first(drawn: Float[Array, "draws 2"], fits: Bool[Array, " draws"]) -> Float[Array, "2"]:
-    """The first draw that fits; without a gather, which is slow under vmap."""
+    """The first draw that fits. It is computed without a gather, which is slow under vmap."""
     chosen = fits & (jnp.cumsum(fits) == 1)
     return jnp.sum(jnp.where(chosen[:, None], drawn, 0.0), axis=0)
 
 
 def _layout(key: PRNGKeyArray, extent: float, keepouts: tuple[float, ...]) -> Objects:
-    """Places drawn one after the other, each until it is clear of those before it; begun anew where one finds none."""
+    """Positions drawn one after the other, each clear of those before it. If one does not fit, all are drawn again."""
     count = len(keepouts)
     own = jnp.asarray(keepouts)
 

@@ -1,8 +1,8 @@
-"""Finite constrained tasks, whose optimum is known exactly: what an algorithm finds can be held against it.
+"""Finite constrained tasks with known optima, to compare algorithms with.
 
-Each is a `FiniteCMDP` (`model`) and an environment that plays it. The state is seen as a one-hot vector, an action is
-one of A choices, and the step's reward and costs are r(s, a) and c(s, a). Episodes are cut off after `horizon` steps,
-where γ^horizon is small: what is cut off is worth at most that share of the whole.
+Each is a `FiniteCMDP` (`model`), and an environment with the same dynamics. An observation is a one-hot vector of the
+state, an action is one of A choices, and a step's reward and costs are r(s, a) and c(s, a). Episodes are cut off after
+`horizon` steps, where γ^horizon is small. The rest of an episode is at most this share of the whole sum.
 """
 
 import abc
@@ -23,12 +23,12 @@ from apdo.options import OURS, option
 
 
 class Tables(eqx.Module):
-    """A model as an environment needs it: for each state and action the few states that may follow."""
+    """A model in the form that an environment needs: the few possible successors of each state and action."""
 
     start: Float[np.ndarray, " S"]
-    """Cumulative, as is `chance`."""
+    """The cumulative start distribution."""
     successor: Int[np.ndarray, "S A W"]
-    """S stands for the end of the episode."""
+    """The possible successors. S means the end of the episode."""
     chance: Float[np.ndarray, "S A W"]
     reward: Float[np.ndarray, "S A"]
     cost: Float[np.ndarray, "S A M"]
@@ -36,7 +36,7 @@ class Tables(eqx.Module):
 
 @functools.lru_cache(maxsize=64)
 def tables(task: "Tabular") -> Tables:
-    """The tables of a task, made once."""
+    """The tables of a task, which are computed once."""
     model = task.model()
     s, a = model.states, model.actions
     width = int(np.diff(model.transition.indptr).max()) + 1
@@ -57,7 +57,7 @@ def tables(task: "Tabular") -> Tables:
 
 
 class Tabular(abc.ABC):
-    """Plays the finite CMDP that a subclass, a frozen dataclass of options, gives as its `model`."""
+    """An environment for the finite CMDP that a subclass, a frozen dataclass of options, has as its `model`."""
 
     discrete_actions = True
     horizon_terminates = False
@@ -67,27 +67,27 @@ class Tabular(abc.ABC):
         """The task as arrays."""
 
     def observations(self) -> Float[np.ndarray, "S O"]:
-        """What each of the model's states looks like."""
+        """The observation of each state of the model."""
         return np.eye(self.observation_size, dtype=np.float32)
 
     @property
     def observation_size(self) -> int:
-        """S."""
+        """S, the number of states."""
         return tables(self).reward.shape[0]
 
     @property
     def action_size(self) -> int:
-        """A."""
+        """A, the number of actions."""
         return tables(self).reward.shape[1]
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The model's."""
+        """The model's names of the costs."""
         return self.model().cost_names
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """The model's."""
+        """The model's limits."""
         return tuple(float(limit) for limit in self.model().limits)
 
     def reset(self, key: PRNGKeyArray) -> Int[Array, ""]:
@@ -99,7 +99,7 @@ class Tabular(abc.ABC):
         return jax.nn.one_hot(state, self.observation_size)
 
     def step(self, state: Int[Array, ""], action: Float[Array, " A"], key: PRNGKeyArray) -> Outcome:
-        """Draw the state that follows."""
+        """Draw the next state."""
         table, chosen = tables(self), jnp.argmax(action)
         chance, successor = jnp.asarray(table.chance)[state, chosen], jnp.asarray(table.successor)[state, chosen]
         following = successor[_draw(chance, key)]
@@ -113,25 +113,26 @@ class Tabular(abc.ABC):
 
 
 def _draw(cumulative: Float[Array, " W"], key: PRNGKeyArray) -> Int[Array, ""]:
-    """An index drawn by inverting its distribution function, whose last value may fall short of 1 by rounding."""
+    """An index drawn by inverting its distribution function. Rounding may leave the last value slightly below 1."""
     u = jax.random.uniform(key) * cumulative[-1]
     return jnp.sum(u >= cumulative).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoState(Tabular):
-    """A machine that works while cool, and may work on when hot, at the cost of wear.
+    """A machine that works while cool, and may continue to work when hot, at the cost of wear.
 
-    In state 0 (cool), working earns 1 and heats the machine with probability w. In state 1 (hot), working earns 1,
-    costs 1 and keeps it hot; resting earns nothing and cools it. Resting while cool does nothing.
+    In state 0 (cool), working gives a reward of 1 and heats the machine with probability w. In state 1 (hot), working
+    gives a reward of 1, costs 1 and keeps the machine hot; resting gives no reward and cools it. Resting while cool
+    changes nothing.
 
     **The optimum in closed form.** Let x_0, x_1 be the discounted visits from a cool start and y the discounted hours
     of hot work, which is C(π). Resting while cool only loses time, so R = x_0 + y. Every step is in one of the states,
-    x_0 + x_1 = 1/(1-γ), and heat comes from working: x_1 = γ (w x_0 + y). Solved for x_1 = γ (w/(1-γ) + y)/(1 + γw),
+    x_0 + x_1 = 1/(1-γ), and heat comes from working: x_1 = γ (w x_0 + y). So x_1 = γ (w/(1-γ) + y)/(1 + γw), and
 
         R = 1/(1-γ) · 1/(1+γw) + y · (1 - γ(1-w))/(1+γw),
 
-    which grows in y. So the limit binds, C = d, as long as d is below what working always costs,
+    which increases with y. So the limit binds, C = d, as long as d is below the cost of always working,
     d_max = γw / ((1-γ)(1 - γ(1-w))), and the multiplier is the slope:
 
         λ* = (1 - γ(1-w)) / (1 + γw),      π*(work | hot) = d / x_1.
@@ -143,7 +144,7 @@ class TwoState(Tabular):
     horizon: int = option(60, "steps after which an episode is cut off", OURS, above=0)
 
     def model(self) -> FiniteCMDP:
-        """Actions: rest, work."""
+        """The model. Actions: rest, work."""
         w = self.heating
         transition = np.array([[[1.0, 0.0], [1.0 - w, w]], [[1.0, 0.0], [0.0, 1.0]]])
         reward = np.array([[0.0, 1.0], [0.0, 1.0]])
@@ -157,9 +158,9 @@ class TwoState(Tabular):
 class Gridworld(Tabular):
     """Fetch a prize across hazardous ground, or walk around it.
 
-    Every step moves one cell in the chosen direction or, with probability `slip`, in a random one; walls stop it.
-    Leaving a hazardous cell (h) costs 1; entering the goal (G) earns the prize and ends the episode. The way through
-    the hazards takes 5 steps, the way around them 9, and a discounted prize is worth more the sooner it comes.
+    Every step moves one cell in the chosen direction or, with probability `slip`, in a random one; the edge of the grid
+    stops it. Leaving a hazardous cell (h) costs 1. Entering the goal (G) gives the prize and ends the episode. The way
+    through the hazards takes 5 steps, and the way around them 9. An earlier prize is discounted less.
     """
 
     slip: float = option(0.1, "probability that a step goes in a random direction", OURS, within=(0.0, 1.0))
@@ -173,7 +174,7 @@ class Gridworld(Tabular):
     """North, east, south, west."""
 
     def model(self) -> FiniteCMDP:
-        """States are the cells, row by row."""
+        """The model. States are the cells, row by row."""
         cells = [(row, column) for row, line in enumerate(self.layout) for column in range(len(line))]
         kind = "".join(self.layout)
         index = {cell: i for i, cell in enumerate(cells)}
@@ -206,16 +207,18 @@ class Gridworld(Tabular):
 class Garnet(Tabular):
     """A random sparse CMDP (Archibald, McKinnon and Thomas 1995): from each state and action a few states may follow.
 
-    Rewards and costs of a state and action are uniform on [0, 1]. Limits lie between two policies: the one that earns
-    most, unconstrained (tightness 0), and the one whose costs have the least sum (tightness 1). Tightness below 0
-    leaves a constraint slack.
+    Rewards and costs of a state and action are uniform on [0, 1]. Limits are interpolated between the costs of two
+    policies: the one with the highest return without constraints (tightness 0), and the one whose costs have the least
+    sum (tightness 1). With a tightness below 0 a constraint is slack.
     """
 
     instance: int = option(0, "which random CMDP", OURS, within=(0, 2**31))
     states: int = option(20, "S", OURS, above=1, most=2000)
     actions: int = option(4, "A", OURS, above=1, most=100)
     branching: int = option(3, "states that may follow a state and action", OURS, above=0)
-    tightness: tuple[float, ...] = option((0.5,), "one for each constraint, with commas: 0 costless, 1 the most", OURS)
+    tightness: tuple[float, ...] = option(
+        (0.5,), "one for each constraint, with commas: 0 does not restrict, 1 restricts most", OURS
+    )
     discount: float = option(0.9, "γ", OURS, within=(0.0, 0.999))
     horizon: int = option(60, "steps after which an episode is cut off", OURS, above=0)
 
@@ -226,7 +229,7 @@ class Garnet(Tabular):
             raise InvalidInput(f"tightness must be one number up to 1 for each constraint, not {self.tightness}.")
 
     def model(self) -> FiniteCMDP:
-        """The same for the same options, on any machine."""
+        """The model. It is the same for the same options on any machine."""
         return _garnet(self)
 
 

@@ -1,12 +1,12 @@
-"""The velocity tasks: MuJoCo's robots earn for running, and pay 1 in every step in which they run too fast.
+"""The velocity tasks: MuJoCo's robots are rewarded for running, and every step in which they run too fast costs 1.
 
-They are Safety-Gymnasium's Velocity-v1 tasks: its robots, which are Gymnasium's v4, its thresholds, and its limit of 25
-steps in an episode; Gymnasium's v5 is an option. Gymnasium's models are read from its files, and its classes are the
-reference (`reference`): what is computed here for all copies at once gives the same bits as they do one by one.
+They are Safety-Gymnasium's Velocity-v1 tasks, with its robots (Gymnasium's v4), its thresholds, and its limit of 25
+steps in an episode. Gymnasium's v5 is an option. Models are read from Gymnasium's files. Gymnasium's classes are the
+reference (`reference`): this module steps all copies at once, with the same bits as those classes one by one.
 
-Since MuJoCo 3.5 a contact begins where the margins of two geoms add up to; before, and in Safety-Gymnasium's MuJoCo
-2.3.3, where the larger of them ends. So the margins of v4 are halved: Ant, Hopper and Humanoid touch the ground where
-they did. v5 is left as Gymnasium has it.
+Since MuJoCo 3.5 a contact begins at the sum of the margins of two geoms. Before, and in Safety-Gymnasium's MuJoCo
+2.3.3, it began at the larger of them. So the margins of v4 are halved, and Ant, Hopper and Humanoid touch the ground at
+the same distance as before. v5 is the same as in Gymnasium.
 """
 
 import dataclasses
@@ -45,18 +45,18 @@ class Robot:
     observe: Callable[[State], np.ndarray]
     """Positions without those in the plane, and velocities."""
     position: Callable[[State], np.ndarray]
-    """What the speed is a difference of, [N, 1] forwards or [N, 2] in the plane."""
+    """The position from whose change the speed is computed, [N, 1] forwards or [N, 2] in the plane."""
     control: float
     """The weight of the squared action in the reward."""
     forward: float = 1.0
     """The weight of the speed forwards."""
     alive: float = 0.0
-    """What each step earns besides; in v5 only a healthy one."""
+    """A constant reward per step. In v5 only healthy steps get it."""
     healthy: Callable[[State], np.ndarray] | None = None
-    """An episode ends where it is false."""
+    """Whether the robot is healthy. An episode ends when it is not."""
     fields: tuple[str, ...] = ()
     contact: Callable[[State], np.ndarray] | None = None
-    """What contacts cost in v5, [N]."""
+    """The penalty on the reward for contacts in v5, [N]."""
     more: dict[str, Callable[[State], list[np.ndarray]]] = dataclasses.field(default_factory=dict)
     """Further observations, by version."""
     more_fields: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -64,21 +64,21 @@ class Robot:
     """Whether actions are squared in double precision."""
 
     def velocity(self, step: Step) -> np.ndarray:
-        """[N, 1] forwards or [N, 2] in the plane."""
+        """The velocity, [N, 1] forwards or [N, 2] in the plane."""
         return (self.position(step.after) - self.position(step.before)) / step.dt
 
     def speed(self, step: Step) -> np.ndarray:
-        """What the threshold is for, [N]."""
+        """The speed that the threshold applies to, [N]."""
         velocity = self.velocity(step)
         return velocity[:, 0] if velocity.shape[1] == 1 else np.sqrt((velocity**2).sum(axis=1))
 
     def observation(self, version: str, state: State) -> np.ndarray:
-        """[N, O]."""
+        """The observations, [N, O]."""
         more = self.more[version](state) if version in self.more else []
         return np.concatenate([self.observe(state), *more], axis=1)
 
     def reward(self, version: str, step: Step) -> np.ndarray:
-        """[N]."""
+        """The rewards, [N]."""
         alive: Any = self.alive
         if version != "v4" and self.healthy is not None:
             alive = self.alive * self.healthy(step.after)
@@ -108,7 +108,7 @@ class Robot:
 
 
 def with_larger_margins(model: Model) -> None:
-    """A contact begins at the larger of two geoms' margins, as before MuJoCo 3.5, where all margins are the same."""
+    """Let a contact begin at the larger of two geoms' margins, as before MuJoCo 3.5, if all margins are the same."""
     version = importlib.import_module("mujoco").__version__
     if mujoco_package.numbers(version) >= _ADDED:
         model.geom_margin[:] *= 0.5
@@ -127,7 +127,7 @@ def _both(file: str) -> dict[str, str]:
 
 
 def _without(places: int, bound: float = np.inf) -> Callable[[State], np.ndarray]:
-    """Positions but for the first few, and velocities within a bound."""
+    """Positions without the first few, and velocities clipped to a bound."""
 
     def observe(state: State) -> np.ndarray:
         velocities = state.qvel if bound == np.inf else np.clip(state.qvel, -bound, bound)
@@ -185,7 +185,7 @@ def _body_quantities(state: State) -> list[np.ndarray]:
 
 
 def _bodies_quantities(state: State) -> list[np.ndarray]:
-    """The same without the world, and without the forces upon the free joint, which are all 0."""
+    """The same quantities without the world, and without the forces on the free joint, which are all 0."""
     first = {"qfrc_actuator": 6}
     return [_flat(state.fields[name][:, first.get(name, 1) :]) for name in _HUMANOID]
 
@@ -291,7 +291,7 @@ class VelocityTask(ThreadedTask):
 
 
 def reference(task: VelocityTask) -> gymnasium_tasks.GymnasiumTask:
-    """The same task with Gymnasium's own class for the robot, stepped copy by copy."""
+    """The same task with Gymnasium's own class for the robot, which steps one copy at a time."""
     robot = ROBOTS[type(task).name]
     threshold = task.threshold or robot.threshold
     members = {

@@ -7,14 +7,14 @@ SI units inside; pitch in degrees, as the power curve has it.
     β̇    = (β_ref - β) / T_β  within ± 8 °/s           pitch actuator
     τ̇    = (τ_ref - τ) / T_τ  within ± 15 kN m/s       generator torque, on the fast shaft
     M ẍ  = F - 2ζMΩ ẋ - MΩ² x,   F = ½ ρ A w² C_t      first fore-aft mode of the tower, at hub height
-    w    = v - ẋ,   λ = ω R / w                        the wind that the moving rotor meets
-    v̇    = (V + u - v) / T_R                           the disc averages eddies smaller than itself
+    w    = v - ẋ,   λ = ω R / w                        wind relative to the moving rotor
+    v̇    = (V + u - v) / T_R                           the rotor disc averages eddies smaller than itself
     du   = -u/T dt + σ √(2/T) dW,   T = L/V            turbulence: Kaimal's variance and long waves
 
-A step holds the demand for `control_step` seconds, integrated by Runge and Kutta's fourth-order rule. The reward is the
-electrical energy as a share of what rated power would give. Costs of a step: fatigue damage of tower base and blade
-roots (rainflow, `apdo.tasks.fatigue`) per second, and the percentage of the step spent above 1.1 times rated speed.
-docs/wind-turbine.md has the sources, and what the model leaves out.
+A step holds the demand for `control_step` seconds, and is integrated by the fourth-order Runge-Kutta rule. The reward
+is the electrical energy as a share of the energy at rated power. The costs of a step are the fatigue damage of tower
+base and blade roots (rainflow, `apdo.tasks.fatigue`) per second, and the percentage of the step above 1.1 times rated
+speed. docs/wind-turbine.md lists the sources, and the effects that the model omits.
 """
 
 import dataclasses
@@ -42,24 +42,24 @@ RATED_WIND = 11.4
 EFFICIENCY = 0.944
 GEAR = 97.0
 INERTIA = 43_784_725.0
-"""Rotor, and generator times the gear ratio squared, kg m²."""
+"""The inertia of the rotor, plus that of the generator times the gear ratio squared, kg m²."""
 RATED_TORQUE = 43_093.55
 MOST_TORQUE = 1.1 * RATED_TORQUE
 TORQUE_RATE = 15_000.0
 PITCH_RATE = 8.0
 MOST_PITCH = 30.0
-"""Within the power curve's range; the machine itself feathers at 90°."""
+"""The largest pitch, degrees. It is within the power curve's range; the real turbine feathers at 90°."""
 MOST_WIND = 20.0
-"""Beyond, the power curve asks for less pitch in more wind, which the machine does not."""
+"""The greatest wind, m/s. Beyond it the power curve wrongly asks for less pitch in more wind."""
 HUB_HEIGHT = 90.0
 TOWER_FREQUENCY = 0.324
 TOWER_DAMPING = 0.01
 TOWER_MASS = 240_000.0 + 110_000.0 + 347_460.0 / 4.0
-"""Nacelle, rotor, and the quarter of the tower's own mass that moves with the top of a cantilever, kg."""
+"""The mass of nacelle and rotor, and of the quarter of the tower that moves with the top of a cantilever, kg."""
 BETZ = 16.0 / 27.0
 BEST_POWER = 0.482
 """The largest value of C_p."""
-# At β = 0 the peak over 1/Λ is at 1/18.4 + 13.2/151, where the bracket is 151/18.4.
+# At β = 0, C_p has its maximum at 1/Λ = 1/18.4 + 13.2/151, where the bracket is 151/18.4.
 _BEST_INVERSE = 1.0 / 18.4 + 13.2 / 151.0
 SCALE = BEST_POWER * 18.4 / 151.0 * math.exp(18.4 * _BEST_INVERSE)
 BEST_RATIO = 1.0 / (_BEST_INVERSE + 0.003)
@@ -71,11 +71,11 @@ TORQUE_LAG = 0.1
 DEMAND_RATE = 4.0
 """Change of the pitch demand for an action of 1, degrees per second."""
 REFERENCE_RANGE = (20.2e6, 2.58e6)
-"""Range in N m of a cycle that does damage 1, at tower base and blade root: the classical controller's wear is then 1
-per second of each, in the default wind."""
+"""The range, in N m, of a cycle with a damage of 1, at tower base and blade root. In the default wind, the classical
+controller then causes a damage of 1 per second at both."""
 RESIDUE = 12
 CALMEST = 3.0
-"""The least wind, m/s: the machine's cut-in speed, below which the model is not meant."""
+"""The least wind, m/s: the turbine's cut-in speed. The model is not valid below it."""
 
 
 class State(eqx.Module):
@@ -84,17 +84,17 @@ class State(eqx.Module):
     speed: Float[Array, ""]
     pitch: Float[Array, ""]
     demand: Float[Array, ""]
-    """β_ref."""
+    """β_ref, the pitch demand."""
     torque: Float[Array, ""]
     deflection: Float[Array, ""]
     velocity: Float[Array, ""]
     mean_wind: Float[Array, ""]
     gust: Float[Array, ""]
-    """u."""
+    """u, the turbulence."""
     wind: Float[Array, ""]
-    """v, as the disc meets it."""
+    """v, the wind averaged over the rotor disc."""
     residue: Float[Array, "2 K"]
-    """Turning points of the tower's and a blade's moment, as shares of `REFERENCE_RANGE`."""
+    """Turning points of the tower's and of a blade's moment, as shares of `REFERENCE_RANGE`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class WindTurbine:
     control_step: float = option(0.5, "seconds for which a demand is held", OURS, above=0.0, most=5.0)
     substeps: int = option(2, "integration steps within a control step", OURS, above=0, most=1000)
     wohler: tuple[float, ...] = option(
-        (4.0, 4.0), "m of tower base and blade root; steel 4, glass fibre 10", OURS, above=0
+        (4.0, 4.0), "Wöhler exponents m of tower base and blade root; steel 4, glass fibre 10", OURS, above=0
     )
     damage_budget: float = option(0.3, "limit on damage, as a share of the classical controller's", OURS, above=0.0)
     over_speed_budget: float = option(0.5, "limit on the percentage of time above 1.1 times rated", OURS, above=0.0)
@@ -132,12 +132,12 @@ class WindTurbine:
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """The budgets of a step, over a discounted episode."""
+        """The budgets per step, times the effective number of steps of a discounted episode."""
         steps = (1.0 - self.discount**self.horizon) / (1.0 - self.discount)
         return (self.damage_budget * steps, self.over_speed_budget * steps)
 
     def reset(self, key: PRNGKeyArray) -> State:
-        """A mean wind, turbulence as it is in the long run, and the turbine in its steady state there, nearly."""
+        """A random mean wind, turbulence from its stationary distribution, and the turbine near its steady state."""
         wind_key, gust_key, speed_key = jax.random.split(key, 3)
         mean = jax.random.uniform(wind_key, minval=self.wind[0], maxval=self.wind[1])
         gust = self._spread(mean) * jax.random.normal(gust_key)
@@ -148,7 +148,7 @@ class WindTurbine:
     def place(
         self, mean_wind: Float[Array, ""], gust: Float[Array, ""], speed: Float[Array, ""], pitch: Float[Array, ""]
     ) -> State:
-        """A turbine at a speed and pitch, its torque and tower in balance with the wind, and no load history."""
+        """A turbine at a speed and pitch, with torque and tower in balance with the wind, and no load history."""
         wind = jnp.maximum(mean_wind + gust, CALMEST)
         aerodynamic, thrust = forces(wind, speed, pitch)
         deflection = thrust / (TOWER_MASS * _tower_rate() ** 2)
@@ -167,7 +167,7 @@ class WindTurbine:
         )
 
     def observe(self, state: State) -> Float[Array, "11"]:
-        """What instruments tell, scaled to about ±1; the wind is seen as the disc meets it, without error."""
+        """The measurements, scaled to about ±1. The wind is that of the rotor disc, without measurement error."""
         swing = state.residue[:, 0] - state.residue[:, 1]
         return jnp.stack(
             [
@@ -188,8 +188,8 @@ class WindTurbine:
     def step(self, state: State, action: Float[Array, "2"], key: PRNGKeyArray) -> Outcome:
         """Change the pitch demand, set the torque demand, and hold both for one control step.
 
-        The first entry, from -1 to 1, moves the pitch demand by up to `DEMAND_RATE` times the step; the second goes
-        from no torque (-1) to the most (1). What lies beyond is clipped.
+        The first entry, from -1 to 1, moves the pitch demand by up to `DEMAND_RATE` times the step. The second sets the
+        torque demand, from zero (-1) to `MOST_TORQUE` (1). Actions are clipped to ±1.
         """
         h = self.control_step / self.substeps
         action = jnp.clip(action, -1.0, 1.0)
@@ -219,7 +219,7 @@ class WindTurbine:
         )
 
     def integrate(self, state: State, torque: Float[Array, ""], h: float) -> State:
-        """One Runge-Kutta step of everything but the turbulence and the load history, which are held."""
+        """One Runge-Kutta step of everything except turbulence and load history, which stay constant."""
         aim = jnp.maximum(state.mean_wind + state.gust, CALMEST)
         settling = RADIUS / (2.0 * state.mean_wind)
         start = jnp.stack([state.speed, state.pitch, state.torque, state.deflection, state.velocity, state.wind])
@@ -245,7 +245,7 @@ class WindTurbine:
         k4 = slope(start + h * k3)
         speed, pitch, own_torque, deflection, velocity, wind = start + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
         return State(
-            # The rotor has no brake here: below a tenth of its speed it is held, so that λ stays within the curve.
+            # The speed stays above a tenth of rated speed, so that λ stays within the range of the power curve.
             speed=jnp.maximum(speed, 0.1 * RATED_SPEED),
             pitch=pitch,
             demand=state.demand,
@@ -259,12 +259,12 @@ class WindTurbine:
         )
 
     def _gust(self, state: State, noise: Float[Array, ""], h: float) -> Float[Array, ""]:
-        """The exact law of u after h seconds."""
+        """u after h seconds, drawn from its exact distribution."""
         keep = jnp.exp(-h * state.mean_wind / self.length_scale)
         return keep * state.gust + self._spread(state.mean_wind) * jnp.sqrt(1.0 - keep**2) * noise
 
     def _spread(self, mean_wind: Float[Array, ""]) -> Float[Array, ""]:
-        """σ by the normal turbulence model."""
+        """σ of the normal turbulence model."""
         return self.turbulence * (0.75 * mean_wind + 5.6)
 
 
@@ -273,8 +273,8 @@ def power_coefficient(ratio: Float[Array, ""], pitch: Float[Array, ""]) -> Float
 
         C_p = c (151/Λ - 0.58 β - 0.002 β^2.14 - 13.2) exp(-18.4/Λ),     1/Λ = 1/(λ - 0.02 β) - 0.003/(β³ + 1)
 
-    Slootweg's c is 0.73; `SCALE` is c with which the peak is the reference turbine's 0.482. λ is kept within 1 to 13,
-    and a rotor that the wind brakes is braked no harder than `MOST_DRAG`: the fit is not meant for either.
+    Slootweg's c is 0.73. Here c is `SCALE`, with which the maximum is the reference turbine's 0.482. λ is clipped to 1
+    to 13, and C_p is at least `MOST_DRAG`, because the fit is not valid beyond.
     """
     ratio, pitch = jnp.clip(ratio, 1.0, 13.0), jnp.maximum(pitch, 0.0)
     inverse = 1.0 / (ratio - 0.02 * pitch) - 0.003 / (pitch**3 + 1.0)
@@ -283,7 +283,7 @@ def power_coefficient(ratio: Float[Array, ""], pitch: Float[Array, ""]) -> Float
 
 
 def thrust_coefficient(power: Float[Array, ""]) -> Float[Array, ""]:
-    """C_t of a disc that turns a share C_p(max)/Betz of what momentum theory says it takes from the wind into power.
+    """C_t by momentum theory, for a rotor that converts the share η = C_p(max)/Betz of the extracted power.
 
     C_p = η 4a(1-a)² has one root a ≤ 1/3, and C_t = 4a(1-a).
     """
@@ -303,7 +303,7 @@ def forces(
 
 
 def steady_pitch(wind: Float[Array, ""]) -> Float[Array, ""]:
-    """The pitch at which rated torque holds rated speed, degrees; 0 below rated wind. By bisection."""
+    """The pitch, in degrees, at which rated torque keeps rated speed; 0 below rated wind. It is found by bisection."""
     wanted = GEAR * RATED_TORQUE
 
     def halve(bounds: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
@@ -318,7 +318,7 @@ def steady_pitch(wind: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def _power(state: State) -> Float[Array, ""]:
-    """Electrical power, W; the converter passes no more than it is rated for."""
+    """Electrical power, W, which is bounded by the converter's rating."""
     return jnp.minimum(EFFICIENCY * GEAR * state.torque * state.speed, RATED_POWER)
 
 
