@@ -56,7 +56,7 @@ def believed(rows, name, limits=(), episodes=50):
     mean, variance, drift, average, told = values[0], noises[0], noises[0], noises[0], []
     for k, (value, own) in enumerate(zip(values, noises, strict=True)):
         noise, average = np.maximum(own, (average + own) / 2), (average + own) / 2
-        expected, surprise = variance + drift, (value - mean) ** 2
+        expected, surprise = np.maximum(variance + drift, 0.25 * noise), (value - mean) ** 2
         if k == 0 or any(surprise > 9.0 * (expected + noise)):
             mean, variance, drift, average = value, own, own, own
         else:
@@ -190,6 +190,25 @@ def test_batches_without_a_rare_event_are_not_surer_than_one_with_it():
         belief = belief.observe(jnp.asarray([event]), jnp.asarray([event]))
         if k >= 8:
             assert float(belief.mean[0]) + best.CONFIDENCE * float(jnp.sqrt(belief.variance[0])) > 0.5
+
+
+def test_batches_at_the_most_that_can_be_earned_are_doubted_by_one_that_earns_less():
+    """Thirty batches of 500 ± 0, as of a pole that never falls, and then one of 366 ± 60, of a policy that drops it."""
+    rows = history(np.random.default_rng(0), epochs=31, limits=(1.0,))
+    for k, row in enumerate(rows):
+        earned = {"return": 366.0, "return_error": 60.0} if k == 30 else {"return": 500.0, "return_error": 0.0}
+        row |= earned | {"cost": np.array([0.0]), "cost_error": np.array([0.0])}
+    followed = follow(rows, problem((1.0,)))
+    assert int(followed[-1].epoch) == 29
+    assert float(followed[-1].returned) == 500.0
+
+
+def test_with_the_least_drift_the_filter_comes_to_the_least_doubt_that_it_may_have():
+    belief = best.Belief.none(1)
+    for _ in range(200):
+        belief = belief.observe(jnp.asarray([1.0]), jnp.asarray([2.0]))
+    expected = float(belief.variance[0] + belief.drift[0])
+    assert expected == pytest.approx(0.25 * 2.0**2, rel=1e-4)
 
 
 def test_after_a_jump_only_the_batches_since_then_count():

@@ -35,6 +35,8 @@ _LEARNS = 0.2
 """The weight of the newest batch in the estimate of the drift q."""
 _LEAST_DRIFT = 0.05
 """The least q, as a share of a batch's own variance."""
+_LEAST_DOUBT = 0.25
+"""The least variance of an expectation, as a share of a batch's own. The filter comes to it with the least q."""
 _SURPRISE = 3.0
 """If a batch deviates from the expectation by more standard deviations than this, earlier batches are discarded."""
 
@@ -47,6 +49,8 @@ class Belief(eqx.Module):
     measurement and expectation is e² + q + the filter's own variance, from which q is learned. If the policy jumps, the
     difference is much larger, and the filter starts again. A batch without a rare and costly event has no variance, and
     would outweigh all others. So e² is at least its mean over the batches, where each has half the weight of the next.
+    Batches that all showed the same, such as the most that can be earned, would never be doubted by one that varies. So
+    the filter's variance before a batch is at least a share of that batch's e².
     """
 
     mean: Float[Array, " K"]
@@ -71,7 +75,7 @@ class Belief(eqx.Module):
         own, lowest = error**2, jnp.minimum(self.lowest, shown)
         fresh = Belief(mean=shown, variance=own, drift=own, noise=own, lowest=lowest)
         averaged, noise = dual.remembered(self.noise, own)
-        expected = self.variance + self.drift
+        expected = jnp.maximum(self.variance + self.drift, _LEAST_DOUBT * noise)
         total = expected + noise
         surprise = (shown - self.mean) ** 2
         known = total > 0.0
