@@ -192,15 +192,17 @@ def table(task: str, out: Path) -> str:
 
 def overview(out: Path) -> str:
     """Return and cost of each algorithm on each task, as shares of the best known return and of the limit."""
-    found = {task: results(task, out) for task in STUDY.tasks}
+    found = {task: (results(task, out), results(task, out, EARLY)) for task in STUDY.tasks}
 
     def cell(task: str, algorithm: str) -> str:
-        result = found[task].get(algorithm)
+        full, early = (each.get(algorithm) for each in found[task])
+        result = full or early
         if result is None:
             return NOT_RUN
         spent = math.ceil(100 * result.cost.mean / TASKS[task].limit) / 100  # rounded up: 1.00 d is within the limit
         said = f"{100 * result.earned.mean / KNOWN[task].earned:.0f} % at {spent:.2f} d"
-        return f"**{said}**" if result.cost.mean <= TASKS[task].limit else said
+        said = f"**{said}**" if result.cost.mean <= TASKS[task].limit else said
+        return said if full else f"{said}, after {short(EARLY)}"
 
     lines = [[title(name), *(cell(task, name) for task in STUDY.tasks)] for name in STUDY.algorithms]
     return document.table(["algorithm", *STUDY.tasks], *lines)
@@ -258,6 +260,12 @@ def peers(folder: Path = PEERS) -> str:
 
 # Pictures.
 
+
+def drawn(task: str, out: Path) -> bool:
+    """Whether there is anything to draw: results at the end, or early ones."""
+    return bool(results(task, out) or results(task, out, EARLY))
+
+
 WIDEST = 2.4
 """How far the axis of the cost reaches, in limits; points beyond are drawn at its edge."""
 
@@ -274,7 +282,9 @@ def draw(task: str, out: Path, path: Path | None = None) -> None:
 
     from apdo.report import plot
 
-    found, limit = results(task, out), TASKS[task].limit
+    found, limit, when = results(task, out), TASKS[task].limit, "at the end of training"
+    if not found:
+        found, when = results(task, out, EARLY), f"after {EARLY:,} steps"
     inside = {name: one for name, one in found.items() if one.cost.mean <= WIDEST * limit} or found
     low = min(one.lowest[0] for one in inside.values())
     high = max(KNOWN[task].earned, *(one.highest[0] for one in inside.values()))
@@ -293,7 +303,7 @@ def draw(task: str, out: Path, path: Path | None = None) -> None:
             color="#777777",
             fontsize=8,
         )
-        panel.set_title(f"{task}: return of an episode, at the end of training", loc="left", fontweight="bold")
+        panel.set_title(f"{task}: return of an episode, {when}", loc="left", fontweight="bold")
         _points(panel, found, (bottom, top), limit)
         for colour, family in zip(plot.COLOURS, FAMILIES, strict=True):
             if any(name in found for name in FAMILIES[family]):
@@ -364,14 +374,14 @@ def parts(out: Path) -> dict[str, str]:
     told = {"leaders": leaders(out), "overview": overview(out), "peers": peers()}
     for task in STUDY.tasks:
         picture = f"![cost and return on {task}](../{picture_of(task, RESULTS).as_posix()})\n\n"
-        told[task] = (picture if results(task, out) else "") + table(task, out)
+        told[task] = (picture if drawn(task, out) else "") + table(task, out)
     return told
 
 
 def write(out: Path = RESULTS, target: Path = DOCUMENT) -> None:
     """Write the pictures, and the tables into the document. Tables of results in another folder are printed instead."""
     for task in STUDY.tasks:
-        if results(task, out):
+        if drawn(task, out):
             draw(task, out)
     comparison_curves.draw_all(STUDY, out)
     if out == RESULTS:

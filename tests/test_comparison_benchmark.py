@@ -137,6 +137,13 @@ def test_bold_is_what_keeps_the_limit_and_the_best_is_among_it(tmp_path):
     assert leaders == ["point-gather", "2 of 20", "cup: 8.30 at 0.20", "cup: 8.30 at 0.20", "none"]
 
 
+def test_a_run_that_is_not_at_its_end_is_overviewed_by_its_first_million_steps_and_says_so(tmp_path):
+    file(tmp_path, "point-gather", "cup", seed(8.3, 0.1, samples=1_000_000))
+    assert cells(comparison.overview(tmp_path), "cup")[3] == "**50 % at 0.50 d**, after 1 M"
+    assert comparison.drawn("point-gather", tmp_path)
+    assert not comparison.drawn("point-goal-1", tmp_path)
+
+
 def test_names_in_a_picture_keep_their_order_and_their_distance():
     rng = np.random.default_rng(0)
     for count in (1, 2, 20, 60):
