@@ -84,7 +84,8 @@ def filed(part: str, folder: Path) -> dict[str, Any]:
     assert all(given[name] == value for name, value in (options | {"batch": BATCH}).items()), given
     seeds = len(told["seeds"])
     about = {name: told[name] for name in ("commit", "versions", "device", "seconds")}
-    words = f"apdo train {algorithm} point-goal-1 --samples {given['samples']} --batch {BATCH} --seeds {seeds}"
+    chosen = " ".join(f"--{name} {value}" for name, value in options.items())
+    words = f"apdo train {algorithm} point-goal-1 {chosen} --batch {BATCH} --seeds {seeds}"
     about |= {"command": words, "date": told["finished"], "options": told["config"], "samples": given["samples"]}
     return about | summarised(part, runs.read(folder).metrics)
 
