@@ -117,12 +117,14 @@ def train(
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")
-        return _or_what_there_is(lambda: runner.train(experiment, Path(out), quiet=quiet, callbacks=callbacks))
+        return _result_even_if_interrupted(
+            lambda: runner.train(experiment, Path(out), quiet=quiet, callbacks=callbacks)
+        )
     folder = None if out is None else Path(out)
-    return _or_what_there_is(lambda: runner.run(experiment, folder, quiet=quiet, callbacks=callbacks))
+    return _result_even_if_interrupted(lambda: runner.run(experiment, folder, quiet=quiet, callbacks=callbacks))
 
 
-def _or_what_there_is(training: "Callable[[], Result]") -> "Result":
+def _result_even_if_interrupted(training: "Callable[[], Result]") -> "Result":
     """The result of a training. If Ctrl-C stopped the training, this is the result so far."""
     try:
         return training()
@@ -155,7 +157,7 @@ def resume(
     if algorithm is not None:
         algorithms.of_object(algorithm)
     task = None if environment is None else envs.of_object(environment, costs)[1]
-    return _or_what_there_is(lambda: runner.resume(Path(run), quiet, epochs, task=task, callbacks=callbacks))
+    return _result_even_if_interrupted(lambda: runner.resume(Path(run), quiet, epochs, task=task, callbacks=callbacks))
 
 
 def sweep(
