@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from apdo.experiment.settings import Settings
     from apdo.options import Configuration
     from apdo.policy import Policy
-    from apdo.sweeps.sweep import Found
+    from apdo.sweeps.sweep import SweepResult
 
 __version__ = "0.1.0"
 __all__ = [
@@ -171,7 +171,7 @@ def sweep(
     watch: "Watch | None" = None,
     on: str = "local",
     address: str | None = None,
-) -> "Found":
+) -> "SweepResult":
     """Train many runs: every combination of algorithms, environments, options and seeds that the plan asks for.
 
         apdo.sweep({"algorithms": ["pdo"], "environments": ["point-gather"], "seeds": 4,

@@ -141,7 +141,7 @@ class Runner:
         experiment, training, stands = opened.experiment, opened.training, opened.stands
         self.experiment, self.training, self.seeds = experiment, training, opened.seeds
         self.record, self.stands, self.callbacks = opened.record, stands, callbacks
-        self.best: list[chosen.Found] = []
+        self.best: list[chosen.BestPolicy] = []
         """The best policies as they were last saved."""
         self.stopped = ""
         """Why a callback stopped the run before its last epoch; empty if none did."""
@@ -183,7 +183,7 @@ class Runner:
             if source := self.experiment.settings.start_from:
                 progress.message(f"starting from {warm_start.words(source)}")
         if self.stands.state is not None:
-            self.best = chosen.found(self.training, self.seeds, self.stands.state)
+            self.best = chosen.best_policies(self.training, self.seeds, self.stands.state)
 
     def close(self, status: str, **facts: object) -> None:
         """Record how the run ended; only the first call has an effect."""
@@ -330,7 +330,7 @@ class Runner:
         folder = self.record.folder
         self.record.sync()
         checkpoint.save(checkpoint.path_of(folder, epoch), state, epoch)
-        self.best = chosen.found(self.training, self.seeds, state)
+        self.best = chosen.best_policies(self.training, self.seeds, state)
         checkpoint.prune(folder, self.experiment.settings.keep)
         checkpoint.learner_path(folder, epoch).unlink(missing_ok=True)
         self.saved_at = time.perf_counter()

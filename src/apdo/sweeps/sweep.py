@@ -74,7 +74,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Found:
+class SweepResult:
     """The results of a sweep: its table, its failures and its files."""
 
     path: Path
@@ -192,7 +192,7 @@ def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int) -> 
 # Running.
 
 
-def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = None) -> Found:
+def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = None) -> SweepResult:
     """Do what is missing, and write the results. `begin` makes an executor; without it, processes of this machine."""
     settings = expand(sweep)
     with blocks.alone(options.out / PAGE, "sweep's folder", "apdo sweep"):
@@ -296,7 +296,7 @@ def _sayer(options: Options) -> Say:
 # What comes out.
 
 
-def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, str], say: Say) -> Found:
+def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, str], say: Say) -> SweepResult:
     """Write the table, the pictures and the page, from all that the folder has of these settings."""
     out, files = options.out, []
     entries = [entry_of(setting, out, failed) for setting in settings]
@@ -319,7 +319,7 @@ def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, s
         say(f"{len(failed)} runs failed:")
         for name, why in failed.items():
             say(f"  {name}: {why}")
-    return Found(out, rows, dict(failed), files)
+    return SweepResult(out, rows, dict(failed), files)
 
 
 def entry_of(setting: Setting, out: Path, failed: Mapping[str, str]) -> Entry:
