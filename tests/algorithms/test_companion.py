@@ -42,7 +42,7 @@ def after(companion, outcomes):
     """The epochs of PDO that follow each trial, where the trials come to these outcomes."""
     waits = []
     for taken in outcomes:
-        companion = companion.told(jnp.zeros(1), jnp.asarray(True), jnp.asarray(taken))
+        companion = companion.after_epoch(jnp.zeros(1), jnp.asarray(True), jnp.asarray(taken))
         waits.append(int(companion.wait))
     return waits
 
@@ -55,7 +55,7 @@ def test_the_next_actor_is_tried_at_once_while_actors_are_taken_and_ever_later_w
 
 def test_epochs_of_pdo_bring_the_next_trial_nearer_and_say_nothing_of_the_critics():
     companion = dataclasses.replace(started(), wait=jnp.asarray(3), unseen=jnp.asarray([0.25]))
-    later = companion.told(jnp.asarray([9.0]), jnp.asarray(False), jnp.asarray(False))
+    later = companion.after_epoch(jnp.asarray([9.0]), jnp.asarray(False), jnp.asarray(False))
     assert (int(later.wait), float(later.unseen[0]), int(later.epoch)) == (2, 0.25, 1)
 
 
@@ -63,7 +63,7 @@ def test_what_critics_miss_of_an_actors_cost_is_known_after_some_trials():
     """Critics that always say 0 of an actor that costs 2."""
     companion = started()
     for _ in range(10):
-        companion = companion.told(jnp.asarray([2.0]), jnp.asarray(True), jnp.asarray(True))
+        companion = companion.after_epoch(jnp.asarray([2.0]), jnp.asarray(True), jnp.asarray(True))
     assert float(companion.unseen[0]) == pytest.approx(2.0, rel=2e-3)
 
 
