@@ -83,15 +83,15 @@ def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: reward step, projection, and the fit of the value functions."""
-    view = epoch.look(config, problem, state, batch)
+    quantities = epoch.begin(config, problem, state, batch)
     if state.epoch is not None:
         length = config.anneal / (config.anneal + state.epoch)
         search = dataclasses.replace(config.search, radius=config.search.radius * length**2)
         config = dataclasses.replace(config, search=search)
         state = dataclasses.replace(state, epoch=state.epoch + 1)
-    around = Around.of(problem, view.policy, view.batch, view.estimates.advantage)
-    policy, metrics = improve(config, around, view.measured["cost"] - view.limit)
-    return epoch.finish(config, state, view, key, policy, state.optimiser, metrics)
+    around = Around.of(problem, quantities.policy, quantities.batch, quantities.estimates.advantage)
+    policy, metrics = improve(config, around, quantities.measured["cost"] - quantities.limit)
+    return epoch.finish(config, state, quantities, key, policy, state.optimiser, metrics)
 
 
 def improve(config: Config, around: Around, excess: Float[Array, " M"]) -> tuple[policies.Policy, dict[str, Array]]:
