@@ -115,9 +115,7 @@ def test_a_crossing_that_allows_less_than_halves_agree_on_has_the_last_word():
     observation = random.normal(random.key(1), (200, 3))
     action = jax.vmap(lambda o, k: policy(o).sample(k))(observation, random.split(random.key(2), 200))
     advantage = action[:, 0] - action[:, 0].mean()
-    surrogate = primal_steps.Surrogate.around(
-        policy, primal_steps.Samples(observation, action, advantage, jnp.ones(200))
-    )
+    surrogate = primal_steps.Surrogate.at(policy, primal_steps.Samples(observation, action, advantage, jnp.ones(200)))
     product = primal_steps.fisher(primal_steps.Trpo(), policy, observation)
     natural = lambda v: trust_region.conjugate_gradient(product, v, 10)  # noqa: E731
     gradient = ravel_pytree(jax.grad(surrogate.gain)(policy))[0]

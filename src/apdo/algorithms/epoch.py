@@ -104,7 +104,7 @@ class Quantities(eqx.Module):
         """The batch as unordered samples, with the advantages of the reward and of the costs."""
         samples = self.samples(problem, self.standard[..., 0])
         costs = self.standard[..., 1:].reshape(-1, self.standard.shape[-1] - 1)
-        return Signals(surrogate=primal_steps.Surrogate.around(self.policy, samples), cost=costs)
+        return Signals(surrogate=primal_steps.Surrogate.at(self.policy, samples), cost=costs)
 
 
 def begin(config: Config, problem: Problem, state: State, batch: Transition) -> Quantities:

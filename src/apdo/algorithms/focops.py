@@ -77,7 +77,7 @@ def step(
     state = epoch.ascend(config, state, quantities)
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
     samples = quantities.samples(problem, standardise(quantities.estimates.advantage @ weight))
-    surrogate = primal_steps.Surrogate.around(quantities.policy, samples)
+    surrogate = primal_steps.Surrogate.at(quantities.policy, samples)
     primal = primal_steps.annealed(config.primal, state.optimiser)
     temperature = config.temperature / primal_steps.step_length(config.primal, state.optimiser)
 
