@@ -8,7 +8,7 @@ import numpy as np
 
 from apdo import loop
 from apdo.errors import InvalidInput
-from apdo.experiment.standing import Standing
+from apdo.experiment.resume_point import ResumePoint
 from apdo.report import runs
 
 
@@ -57,10 +57,10 @@ def _single(values: np.ndarray) -> np.ndarray:
     return values.astype({"f": np.float32, "i": np.int32}.get(values.dtype.kind, values.dtype))
 
 
-def history_of(stands: Standing) -> History:
+def history_of(point: ResumePoint) -> History:
     """The metrics of a run up to where it can continue."""
     history = History()
-    history.restore(stands.rows, skip={"epoch", "seed", "samples", "seconds"} | runs.ADJUSTED)
+    history.restore(point.rows, skip={"epoch", "seed", "samples", "seconds"} | runs.ADJUSTED)
     return history
 
 

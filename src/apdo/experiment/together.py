@@ -104,8 +104,8 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
     alike: dict[object, list[Opened]] = {}
     for i, one in enumerate(opened):
         plan = one.experiment.settings
-        what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.stands.epoch
-        what = *what, one.stands.state is None  # a fresh start, or one from what was learned before
+        what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.resume_point.epoch
+        what = *what, one.resume_point.state is None  # a fresh start, or one from what was learned before
         alike.setdefault(("alone", i) if hosted.is_hosted(one.training) else what, []).append(one)
     found = []
     for members in alike.values():
@@ -286,7 +286,7 @@ class _Group:
             self._settle()
 
     def _train(self) -> Turn:
-        epoch, epochs = self.works[0].stands.epoch, self.works[0].experiment.settings.epochs
+        epoch, epochs = self.works[0].resume_point.epoch, self.works[0].experiment.settings.epochs
         state, self.begun = self.begun or self._start(), None
         while epoch < epochs and self.live:
             began = time.perf_counter()
@@ -324,7 +324,7 @@ class _Group:
         self.works[0].adjuster.begin(self.begun, self.numbers)
 
     def _start(self) -> loop.State:
-        states = [work.stands.state for work in self.works]
+        states = [work.resume_point.state for work in self.works]
         if any(state is None for state in states):
             return loop.start(self.training, [seed for work in self.works for seed in work.seeds], self.numbers)
         return rows.joined([state for state in states if state is not None])
