@@ -109,7 +109,7 @@ def in_force(algorithm: str, environment: str, changes: Mapping[str, Any], prese
     origins = dict.fromkeys(family, f"suits {own.short(environment)}")
     origins |= dict.fromkeys(chosen, f"preset {preset}") | dict.fromkeys(used, "as given")
     parts = [
-        Part(title, config, _told(config, before, origins, algorithm if alias and i == 1 else "", i == 0))
+        Part(title, config, _rows_with_origins(config, before, origins, algorithm if alias and i == 1 else "", i == 0))
         for i, (title, config, before) in enumerate(zip(titles, held, plain, strict=True))
     ]
     if found is None:
@@ -132,7 +132,7 @@ def _laid_over(config: Configuration, *layers: Mapping[str, Any]) -> Configurati
     return config
 
 
-def _told(
+def _rows_with_origins(
     config: Configuration, before: Configuration, origins: Mapping[str, str], alias: str, of_run: bool
 ) -> list[Row]:
     """The rows of a configuration, with the origin of each value in force."""

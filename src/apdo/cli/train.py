@@ -55,7 +55,7 @@ def train(given: Given) -> None:
         result = runner.train(experiment, folder, quiet, watched)
     else:
         result = runner.run(experiment, folder, quiet, watched)
-    tell(result, quiet)
+    print_result(result, quiet)
 
 
 def taken_watch(changes: dict[str, Any]) -> "Watch":
@@ -67,7 +67,7 @@ def taken_watch(changes: dict[str, Any]) -> "Watch":
     return Watch(bool(changes.pop("tensorboard", False)), str(changes.pop("wandb", "")), stop)
 
 
-def tell(result: "Result", quiet: bool) -> None:
+def print_result(result: "Result", quiet: bool) -> None:
     """Draw the curves of a run, and say where everything is."""
     from apdo.report import plot, runs
 
