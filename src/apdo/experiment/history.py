@@ -65,7 +65,7 @@ def history_of(point: ResumePoint) -> History:
 
 
 @dataclasses.dataclass(frozen=True)
-class Brought:
+class ChunkResults:
     """The results of one call of the compiled loop, without the state."""
 
     metrics: dict[str, np.ndarray]
@@ -74,13 +74,13 @@ class Brought:
     """By quantity: whether it was finite for each seed in the last epoch that was tried."""
     done: int
 
-    def of(self, rows: slice) -> "Brought":
+    def of(self, rows: slice) -> "ChunkResults":
         """The results of some of the seeds."""
         metrics = {name: value[:, rows] for name, value in self.metrics.items()}
-        return Brought(metrics, {name: flags[rows] for name, flags in self.finite.items()}, self.done)
+        return ChunkResults(metrics, {name: flags[rows] for name, flags in self.finite.items()}, self.done)
 
 
-def brought(chunk: loop.Chunk) -> Brought:
+def chunk_results(chunk: loop.Chunk) -> ChunkResults:
     """Copy a chunk's results from the device."""
     metrics, finite, done = jax.device_get((chunk.metrics, chunk.finite, chunk.done))
-    return Brought({name: value[: int(done)] for name, value in metrics.items()}, finite, int(done))
+    return ChunkResults({name: value[: int(done)] for name, value in metrics.items()}, finite, int(done))

@@ -14,7 +14,7 @@ from apdo.algorithms import checks, scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.errors import InvalidInput
 from apdo.experiment import memory, records, result, resume_point, warm_start
-from apdo.experiment.difference import differences
+from apdo.experiment.difference import describe_differences
 from apdo.experiment.history import history_of
 from apdo.experiment.result import Result
 from apdo.experiment.resume_point import ResumePoint
@@ -99,7 +99,7 @@ def reopen(
         if any(description.get(name) != fresh[name] for name in ("algorithm", "environment", "seeds", "batch")):
             raise InvalidInput(f"{folder / 'run.json'} contradicts itself: its configuration makes another run.")
         for name in ("versions", "device"):
-            if changed := differences(description.get(name), fresh[name], name):
+            if changed := describe_differences(description.get(name), fresh[name], name):
                 say(f"{changed}: the run goes on, but its bits may differ from those of a run without interruption.")
         memory.check(training, seeds)
         point = resume_point.find(folder, description, training, say)
@@ -130,7 +130,7 @@ def enter(experiment: Experiment, folder: Path, say: resume_point.Say) -> Opened
         return begin(experiment, folder)
     task = type(experiment.environment_config)
     there = Experiment.restore(runs.read_description(folder).get("config", {}), task)
-    if differ := differences(there.essence(), experiment.essence()):
+    if differ := describe_differences(there.essence(), experiment.essence()):
         raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
     kept = {name: getattr(experiment.settings, name) for name in BOOKKEEPING}
     return reopen(folder, say, bookkeeping=kept, task=task)

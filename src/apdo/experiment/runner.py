@@ -25,7 +25,7 @@ from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
 from apdo.experiment import checkpoint, chosen, compilation, opening, records, remarks, result, resume_point, warm_start
 from apdo.experiment.callbacks import Callback, Epoch
-from apdo.experiment.history import Brought, brought, history_of
+from apdo.experiment.history import ChunkResults, chunk_results, history_of
 from apdo.experiment.progress import Progress
 from apdo.experiment.result import Result
 from apdo.experiment.settings import Experiment
@@ -223,7 +223,7 @@ class Runner:
 
                 request = adjusting.Request([adjusting.Part(self, slice(0, len(self.seeds)))], state)
                 [(state, [adjusted])] = adjusting.adjust([request])
-            if self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted):
+            if self.record_chunk(chunk_results(chunk), epoch, elapsed, partial(_same, state), adjusted):
                 self.save(state, epoch)
             if self.stop.asked and epoch < settings.epochs:
                 self.interrupt(state, epoch)
@@ -234,9 +234,9 @@ class Runner:
             self.record.folder, self.experiment, self.training, self.seeds, self.history, state, interrupted
         )
 
-    def receive(
+    def record_chunk(
         self,
-        chunk: Brought,
+        chunk: ChunkResults,
         epoch: int,
         elapsed: float,
         state: Callable[[], loop.State],

@@ -293,19 +293,19 @@ class _Group:
             count = jnp.asarray(self.works[self.live[0]].count(epoch), dtype=jnp.int32)
             chunk = jax.block_until_ready(self.advance(state, count, self.numbers))
             elapsed = time.perf_counter() - began
-            state, brought = chunk.state, history.brought(chunk)
-            epoch += brought.done
+            state, results = chunk.state, history.chunk_results(chunk)
+            epoch += results.done
             adjusted: dict[int, adjusting.Adjusted] = {}
-            if brought.done and (asked := self._waiting(state, epoch)):
+            if results.done and (asked := self._waiting(state, epoch)):
                 parts = [adjusting.Part(self.works[i], self.rows[i]) for i in asked]
                 answer = yield adjusting.Request(parts, state, self.numbers)
                 assert answer is not None
                 state, adjusted = answer[0], dict(zip(asked, answer[1], strict=True))
-            failing = bool(loop.failures_in(brought.finite)) or any(
+            failing = bool(loop.failures_in(results.finite)) or any(
                 isinstance(one, NumericalFailure) for one in adjusted.values()
             )
             self._settle(wait=failing)  # a run that fails is saved at once, maybe under the same name
-            saving = [i for i in self.live if self._receive(i, brought, epoch, elapsed, state, adjusted.get(i))]
+            saving = [i for i in self.live if self._record_chunk(i, results, epoch, elapsed, state, adjusted.get(i))]
             self._save(saving, state, epoch)
             over = [i for i in self.live if self.works[i].stopped or self.works[i].record.folder in self.ends]
             if over:
@@ -337,10 +337,10 @@ class _Group:
         waiting = adjuster.open(state)
         return [i for i in self.live if waiting[self.rows[i]].any()]
 
-    def _receive(
+    def _record_chunk(
         self,
         i: int,
-        brought: history.Brought,
+        results: history.ChunkResults,
         epoch: int,
         elapsed: float,
         state: loop.State,
@@ -349,7 +349,7 @@ class _Group:
         """Record the results in a run's rows. Returns whether to save it. A failure is recorded too."""
         work, own = self.works[i], self.rows[i]
         try:
-            return work.receive(brought.of(own), epoch, elapsed, partial(rows.of, state, own), adjusted)
+            return work.record_chunk(results.of(own), epoch, elapsed, partial(rows.of, state, own), adjusted)
         except NumericalFailure as error:
             work.close("failed", error=str(error))
             self.ends[work.record.folder] = error
