@@ -77,7 +77,7 @@ def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[
     options: dict[str, Any] = case.options | ({} if case.limits is None else {"limits": case.limits})
     options |= {"seed": seeds[0], "seeds": len(seeds)} | (changes or {})
     preset = options.pop("preset", None)
-    return settings.specify(algorithm, name, options, preset=preset, task=task)
+    return settings.make_experiment(algorithm, name, options, preset=preset, task=task)
 
 
 def lengthened(case: Case) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def train(
     known = algorithms.of_object(algorithm)
     typed = experiments.typed(known, config, settings)
     changes = typed | given | {name.replace("__", "."): value for name, value in options.items()}
-    experiment = experiments.specify(known, name, changes, preset, task)
+    experiment = experiments.make_experiment(known, name, changes, preset, task)
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")

@@ -158,8 +158,8 @@ def test_care_is_the_default_where_actions_are_choices_and_no_option_that_was_gi
     assert "careful" not in apdo.suited(CHOICES._replace(discrete_actions=False))
     for given in ({"first": "policy"}, {"adjust": "dual"}, {"companion": True}, {"values": "combined"}):
         assert "careful" not in apdo.suited(CHOICES._replace(given=given))
-    assert settings.specify("apdo", "two-state", {}).algorithm_config.careful
-    assert not settings.specify("apdo", "two-state", {}, preset="paper").algorithm_config.careful
+    assert settings.make_experiment("apdo", "two-state", {}).algorithm_config.careful
+    assert not settings.make_experiment("apdo", "two-state", {}, preset="paper").algorithm_config.careful
 
 
 @pytest.mark.parametrize(

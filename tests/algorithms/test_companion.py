@@ -128,7 +128,7 @@ def test_options_of_one_adjustment_are_refused_beside_a_companion(changes):
 
 
 def chosen(environment="navigation", **given):
-    return settings.specify("apdo", environment, {"limits": 3.0} | given).algorithm_config
+    return settings.make_experiment("apdo", environment, {"limits": 3.0} | given).algorithm_config
 
 
 def test_where_actions_are_vectors_there_is_a_companion_for_the_first_four_fifths_of_a_run():
@@ -152,13 +152,13 @@ def test_whoever_sets_an_option_of_the_one_adjustment_has_it(given):
 
 
 def test_the_companions_actor_has_the_shape_of_the_policy_that_is_asked_for():
-    found = settings.specify("apdo", "navigation", {"policy.hidden": (16,)}).algorithm_config
+    found = settings.make_experiment("apdo", "navigation", {"policy.hidden": (16,)}).algorithm_config
     assert found.off_policy.learner.actor_hidden == (16,)
 
 
 def test_presets_are_what_they_were():
     for preset in ("paper", "fast", "demo"):
-        assert not settings.specify("apdo", "point-gather", {}, preset=preset).algorithm_config.companion
+        assert not settings.make_experiment("apdo", "point-gather", {}, preset=preset).algorithm_config.companion
 
 
 def test_suited_options_of_pdo_are_among_those_of_apdo():

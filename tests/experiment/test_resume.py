@@ -59,7 +59,7 @@ _make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(l
 
 def experiment(algorithm, **changes):
     base = {"epochs": EPOCHS, "batch": 60, "seeds": 2, "seed": 3, "checkpoint_every": 2, "keep": 10}
-    return settings.specify(algorithm, "point-gather", base | OPTIONS[algorithm] | changes)
+    return settings.make_experiment(algorithm, "point-gather", base | OPTIONS[algorithm] | changes)
 
 
 @functools.cache

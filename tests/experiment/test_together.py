@@ -21,7 +21,7 @@ CHANGES = {
 
 
 def experiment(**changes):
-    return settings.specify("pdo", "two-state", TINY | changes)
+    return settings.make_experiment("pdo", "two-state", TINY | changes)
 
 
 def enter(folder, names=tuple(CHANGES)):

@@ -1,7 +1,7 @@
 """Options that come from configurations: as a command takes them, and as its help shows them.
 
 Which options there are depends on the algorithm and the environment. Which defaults are in force depends also on the
-preset, on the length of the episodes, and on the other options that are given (`experiment.settings.specify`).
+preset, on the length of the episodes, and on the other options that are given (`experiment.settings.make_experiment`).
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ def in_force(algorithm: str, environment: str, changes: Mapping[str, Any], prese
     found, used = None, dict(changes)
     for attempt in (dict(changes), {}):
         try:
-            found, used = settings.specify(algorithm, environment, attempt, preset), attempt
+            found, used = settings.make_experiment(algorithm, environment, attempt, preset), attempt
             break
         except InvalidInput:
             continue

@@ -41,7 +41,7 @@ def train(given: Given) -> None:
     goes_on = changes.pop("resume", False)
     from apdo.experiment import settings
 
-    experiment = settings.specify(algorithm, environment, changes, preset)
+    experiment = settings.make_experiment(algorithm, environment, changes, preset)
     folder = Path(out) if out else None
     if goes_on and folder is None:
         raise InvalidInput("--resume needs --out, the folder of the run to go on with.")
