@@ -81,7 +81,7 @@ def metric_names(name: str) -> list[str]:
     from apdo.experiment import opening, settings
 
     dial = {"safety": 0.8} if "safety" in options.flatten(find(name).Config()) else {}
-    training = opening.training_of(settings.specify(name, "two-state", {"batch": 100} | dial))
+    training = opening.training_of(settings.make_experiment(name, "two-state", {"batch": 100} | dial))
 
     def epoch(key: Any) -> Any:
         state = training.algorithm.init(training.config, training.problem, key)

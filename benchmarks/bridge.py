@@ -60,7 +60,7 @@ def bridged(environment, environments: int, steps: int, repetitions: int, **opti
     name, task, changes = of_object(environment)
     batch = environments * steps
     changes |= {"batch": batch, "environments": environments, "max_episode_steps": steps, "limits": 25.0} | options
-    training = opening.training_of(settings.specify("pdo", name, changes, task=task))
+    training = opening.training_of(settings.make_experiment("pdo", name, changes, task=task))
     copies = hosted.open_copies(training)
     actor = hosted.Actor(partial(training.algorithm.act, training.config), training)
     act = actor.of(jax.tree.map(lambda leaf: leaf[0], loop.start(training, [0]).algorithm), ())

@@ -137,7 +137,7 @@ def collected(problem: str, batches: int, seeds: int) -> Data:
     # Before its adjustment, APDO is PDO with a buffer.
     own = {"k_adj": batches - 1, "seeds": seeds, "check": False}
     if problem == POINT_GATHER:
-        experiment, optimum = settings.specify("apdo", problem, own, "paper"), (OPTIMUM,)
+        experiment, optimum = settings.make_experiment("apdo", problem, own, "paper"), (OPTIMUM,)
     else:
         own |= {"batch": FINITE_BATCH}
         experiment = ground_truth.specified("apdo", problem, ground_truth.PRIMAL_DUAL | own)

@@ -203,7 +203,7 @@ def specified(algorithm: str, case: str, options: dict[str, Any]) -> Any:
     """The experiment on a problem."""
     from apdo.experiment import settings
 
-    return settings.specify(algorithm, CASES[case].environment, RUN | CASES[case].options | options)
+    return settings.make_experiment(algorithm, CASES[case].environment, RUN | CASES[case].options | options)
 
 
 def solved(task: Any) -> tuple[Any, Any]:

@@ -156,16 +156,16 @@ class Training:
                     raise Failed(self._last_words()) from None
         link.settimeout(PATIENCE)
         self._line = link.makefile("rw")
-        return self._told()
+        return self._answer()
 
     def batch(self) -> tuple[int, float]:
         """Train one more batch; returns its samples and seconds."""
         self._line.write("go\n")
         self._line.flush()
-        told = self._told()
-        return told["samples"], told["seconds"]
+        answer = self._answer()
+        return answer["samples"], answer["seconds"]
 
-    def _told(self) -> Row:
+    def _answer(self) -> Row:
         try:
             line = self._line.readline()
         except OSError:

@@ -67,7 +67,7 @@ def apdo(given: Given, turn: Turns) -> None:
     jax, jnp = loaded("jax"), loaded("jax.numpy")
     hosted, loop = loaded("apdo.hosted"), loaded("apdo.loop")
     opening, settings = loaded("apdo.experiment.opening"), loaded("apdo.experiment.settings")
-    experiment = settings.specify(given["algorithm"], given["task"], {"batch": given["batch"]})
+    experiment = settings.make_experiment(given["algorithm"], given["task"], {"batch": given["batch"]})
     training = opening.training_of(experiment)
     advance = hosted.Advance(training) if hosted.is_hosted(training) else loop.make_advance(training)
     state, batch = loop.start(training, [0]), training.problem.batch

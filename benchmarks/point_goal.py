@@ -55,7 +55,7 @@ def train(part: str, seeds: int) -> dict[str, Any]:
     from benchmarks.ground_truth import device
 
     algorithm, options = PARTS[part]
-    experiment = settings.specify(algorithm, "point-goal-1", options | {"batch": BATCH, "seeds": seeds})
+    experiment = settings.make_experiment(algorithm, "point-goal-1", options | {"batch": BATCH, "seeds": seeds})
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = runner.run(experiment, Path(folder) / "run", quiet=True)

@@ -106,7 +106,7 @@ def train(task: str, arm: str, seeds: int, samples: int, seconds: float, keep: C
 
     algorithm, options = ARMS[arm]
     given = {"samples": samples, "seeds": seeds, "checkpoint_every": _NEVER} | options
-    experiment = settings.specify(algorithm, task, given)
+    experiment = settings.make_experiment(algorithm, task, given)
     training = opening.training_of(experiment)
     evaluator, began = Evaluator(training, seeds), time.perf_counter()
     curves: dict[str, dict[str, list[float]]] = {

@@ -172,7 +172,8 @@ class Job:
         """The run as its folder would describe it now, with samples and batch rounded up to whole episodes."""
         from apdo.experiment import settings
 
-        return json.loads(json.dumps(settings.specify(self.entry.algorithm, self.task, self.options).describe()))
+        experiment = settings.make_experiment(self.entry.algorithm, self.task, self.options)
+        return json.loads(json.dumps(experiment.describe()))
 
     def __str__(self) -> str:
         return f"{self.task}/{self.algorithm}, seed{'s' * bool(self.together)} {', '.join(map(str, self.seeds))}"

@@ -68,7 +68,7 @@ def measure(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
 
     from apdo.experiment import runner, settings
 
-    experiment = settings.specify(algorithm, "point-gather", options)
+    experiment = settings.make_experiment(algorithm, "point-gather", options)
     limit = experiment.problem().limits[0]
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

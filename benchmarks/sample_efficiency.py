@@ -152,14 +152,14 @@ def specified(arm: Arm, seeds: int) -> Any:
     from apdo.experiment import settings
 
     task = TASKS[arm.task]
-    known = settings.specify(arm.algorithm, task.environment, {}, arm.preset).algorithm_config
+    known = settings.make_experiment(arm.algorithm, task.environment, {}, arm.preset).algorithm_config
     wanted = {name: value for name, value in task.options.items() if not name.startswith("primal")}
     if hasattr(known, "primal"):
         wanted = task.options
     if task.finite and hasattr(known, "off_policy"):
         wanted = wanted | {"off_policy.learner.actor_hidden": task.options["policy.hidden"]}
     chosen = wanted | arm.changes | {"seeds": seeds}
-    return settings.specify(arm.algorithm, task.environment, chosen, arm.preset)
+    return settings.make_experiment(arm.algorithm, task.environment, chosen, arm.preset)
 
 
 def evaluator(task: Task, experiment: Any, training: Any) -> Callable[[Any, Any], tuple[np.ndarray, np.ndarray]]:

@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--no-start-up", action="store_true")
     given = parser.parse_args()
-    training = opening.training_of(settings.specify("pdo", "point-gather", preset="paper"))
+    training = opening.training_of(settings.make_experiment("pdo", "point-gather", preset="paper"))
     state = epoch_speed(training, given.seeds, given.repetitions)
     epoch_parts(training, state, given.repetitions)
     for learners in given.learners:

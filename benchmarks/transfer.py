@@ -77,7 +77,7 @@ def specified(case: Case, algorithm: str, seeds: tuple[int, ...], changes: dict[
     options: dict[str, Any] = case.options | ({} if case.limits is None else {"limits": case.limits})
     options |= {"seed": seeds[0], "seeds": len(seeds)} | (changes or {})
     preset = options.pop("preset", None)
-    return settings.specify(algorithm, name, options, preset=preset, task=task)
+    return settings.make_experiment(algorithm, name, options, preset=preset, task=task)
 
 
 def lengthened(case: Case) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
         try:
             result = runner.run(experiment, Path(folder) / "run", quiet=True, callbacks=keep)
         except NumericalFailure as failure:
-            return _told(experiment, training, {seed: {"failed": str(failure)} for seed in job.seeds})
+            return _with_provenance(experiment, training, {seed: {"failed": str(failure)} for seed in job.seeds})
     seconds = (time.perf_counter() - began) / len(job.seeds)
     seeds, bounds = {}, (np.asarray(training.problem.limits), allowance(case, training))
     for i, (seed, policy) in enumerate(zip(job.seeds, result.policies, strict=True)):
@@ -114,10 +114,10 @@ def train(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
             "curve": thinned(curve),
             "seconds": round(seconds, 1),
         }
-    return _told(experiment, training, seeds)
+    return _with_provenance(experiment, training, seeds)
 
 
-def _told(experiment: Any, training: Any, seeds: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _with_provenance(experiment: Any, training: Any, seeds: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Results by seed, each with its provenance, and the problem as it was given."""
     from apdo.experiment import records
     from benchmarks.ground_truth import device
@@ -239,7 +239,7 @@ def refer(job: Job) -> dict[str, Any]:
         seed: judged(case, policy, training, FRESH + seed)
         for seed, policy in zip(job.seeds, chosen.policies(training, job.seeds, state, newest=True), strict=True)
     }
-    told = _told(experiment, training, seeds) | {"allowance": allowance(case, training).tolist()}
+    told = _with_provenance(experiment, training, seeds) | {"allowance": allowance(case, training).tolist()}
     if case.finite:
         from benchmarks.ground_truth import solved
 

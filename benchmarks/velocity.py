@@ -56,7 +56,7 @@ def told(figure: str, samples: int, taken: np.ndarray) -> dict:
 
 def alone(robot: str, copies: int, steps: int, repetitions: int) -> list[dict]:
     """Time the copies without a policy."""
-    task = settings.specify("pdo", robot, {"batch": 1000 * copies}).environment_config
+    task = settings.make_experiment("pdo", robot, {"batch": 1000 * copies}).environment_config
     ways = {
         f"{copies} copies on threads": task.open(copies),
         "16 copies of Gymnasium's class": velocity.reference(dataclasses.replace(task, workers="0")).open(16),
@@ -78,7 +78,7 @@ class Epochs:
 
     def __init__(self, name: str, reference: bool, **options) -> None:
         self.name, self.taken, self.collecting = name, [], []
-        experiment = settings.specify("pdo", "halfcheetah-velocity", options)
+        experiment = settings.make_experiment("pdo", "halfcheetah-velocity", options)
         if reference:
             task = velocity.reference(experiment.environment_config)
             experiment = dataclasses.replace(experiment, environment_config=task)

@@ -8,7 +8,7 @@ import numpy as np
 from jax import random
 
 from apdo.algorithms import on_policy, primal_steps
-from apdo.algorithms.around import Around
+from apdo.algorithms.local_model import LocalModel
 from problems import Reach, problem_of, random_batch
 
 LENGTH = 5
@@ -36,14 +36,14 @@ def totals(costs):
     return dataclasses.replace(problem, cost_discount=1.0)
 
 
-def around(policy, batch, advantage):
-    return Around.of(totals(advantage.shape[-1] - 1), policy, batch, advantage)
+def local_model(policy, batch, advantage):
+    return LocalModel.of(totals(advantage.shape[-1] - 1), policy, batch, advantage)
 
 
 def gains(policy, batch, advantage, new):
     """How much the sums of an episode gain: its length times the mean over the steps."""
     samples = on_policy.samples(totals(advantage.shape[-1] - 1), batch, batch.reward)
-    ratio = primal_steps.Surrogate.around(policy, samples).ratio(new)
+    ratio = primal_steps.Surrogate.at(policy, samples).ratio(new)
     centred = advantage.reshape(-1, advantage.shape[-1])
     centred = centred - centred.mean(axis=0, keepdims=True)
     return np.asarray(LENGTH * jnp.mean((ratio - 1.0)[:, None] * centred, axis=0))

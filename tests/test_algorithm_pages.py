@@ -74,7 +74,7 @@ def test_the_commands_of_the_pages_are_ones(line):
     changes: dict[str, Any] = {name.removeprefix("--").replace("-", "_"): value for name, value in pairs}
     if "limit" in changes:
         changes["limits"] = float(changes.pop("limit"))
-    settings.specify(algorithm, environment, changes).problem()
+    settings.make_experiment(algorithm, environment, changes).problem()
 
 
 def anchor(heading):

@@ -100,7 +100,7 @@ def test_a_draw_with_a_seed_is_the_same_whenever_it_is_asked_for_and_leaves_the_
 
 def specified(config=None, plan=None, **changes):
     known = settings.typed("pdo", config, plan) | {name.replace("__", "."): value for name, value in changes.items()}
-    return settings.specify("pdo", "point-gather", known)
+    return settings.make_experiment("pdo", "point-gather", known)
 
 
 def test_typed_options_are_the_options_that_are_named():
@@ -126,7 +126,7 @@ def test_a_default_that_is_written_down_is_meant_where_another_suits_the_task():
         (settings.Settings(epochs=2, constrain="discounted", normalise=False), ("discounted", False)),
     ):
         known = settings.typed("pdo", None, plan) | {"cost": "obs[0] > 9", "limits": (1.0,)}
-        found = settings.specify("pdo", "Pendulum-v1", known).settings
+        found = settings.make_experiment("pdo", "Pendulum-v1", known).settings
         assert (found.constrain, found.normalise, found.epochs) == (*expected, 2)
 
 

@@ -132,7 +132,7 @@ def test_help_all_shows_the_defaults_that_are_in_force_and_who_chose_them(capsys
     """Those of the whole configuration, not of its parts: APDO's learner is not the appendix's."""
     _, out, _ = call(capsys, "train", "apdo", "gridworld", "--help-all")
     lines = re.sub(r"\n {6,}", " ", out).splitlines()
-    config = settings.specify("apdo", "gridworld").algorithm_config
+    config = settings.make_experiment("apdo", "gridworld").algorithm_config
     for name, value in options.flatten(config).items():
         text = ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
         own = [line for line in lines if line.startswith(f"    --{name.replace('_', '-')} ")]

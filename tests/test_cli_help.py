@@ -71,7 +71,7 @@ def test_the_defaults_that_help_shows_are_those_of_the_run_that_would_start(word
     given = [word for name, value in changes.items() for word in (f"--{name}", value)]
     given += ["--preset", preset] if preset else []
     out = helped(capsys, "train", *words, *given, how)
-    experiment = settings.specify(words[0], words[1], changes, preset)
+    experiment = settings.make_experiment(words[0], words[1], changes, preset)
     held = options.flatten(experiment.settings) | options.flatten(experiment.algorithm_config)
     limits = ",".join(f"{limit:g}" for limit in experiment.problem().limits)
     held |= options.flatten(experiment.environment_config) | {"limits": limits}

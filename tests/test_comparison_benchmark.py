@@ -62,7 +62,7 @@ def made(tmp_path_factory):
         patch.setattr(records, "commit", lambda: "c" * 40)
         patch.setattr(safety, "BATCH", 1_000)
         given = POINT.options | {"samples": POINT.samples}
-        experiment = settings.specify("trpo", POINT.task, given)
+        experiment = settings.make_experiment("trpo", POINT.task, given)
         runner.run(experiment, folder / "made", quiet=True)
     (folder / POINT.name).mkdir()
     for name in ("run.json", "metrics.jsonl"):

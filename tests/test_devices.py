@@ -14,7 +14,7 @@ from apdo.experiment import checkpoint, opening, runner, settings
 assert jax.device_count() == 8
 assert [loop.devices_for(seeds) for seeds in (1, 3, 8, 12, 16)] == [1, 3, 8, 6, 8]
 options = {"batch": 200, "epochs": 2, "critic.passes": 1, "policy.hidden": (4,), "critic.hidden": (4,)}
-training = opening.training_of(settings.specify("trpo", "two-state", options))
+training = opening.training_of(settings.make_experiment("trpo", "two-state", options))
 found, states = [], []
 for most in (8, 1):
     if most == 1:

@@ -17,7 +17,7 @@ from host_environments import Counting
 def training_of(algorithm, **changes):
     name, task, _ = of_object(lambda: Counting(length=3))
     changes = {"batch": 24, "environments": 2, "max_episode_steps": 6, "limits": 1.0, "workers": "0"} | changes
-    return opening.training_of(settings.specify(algorithm, name, changes, task=task))
+    return opening.training_of(settings.make_experiment(algorithm, name, changes, task=task))
 
 
 def test_a_batch_holds_every_step_with_the_observation_before_its_reset():

@@ -109,7 +109,7 @@ def specified(algorithm="pdo", **changes):
 
     name, task, _ = envs.of_object(Dots)
     given = {"limits": 0.3, "max_episode_steps": 14, "epochs": 6} | changes
-    return settings.specify(algorithm, name, given, task=task)
+    return settings.make_experiment(algorithm, name, given, task=task)
 
 
 def test_images_are_seen_by_convolutions_and_not_normalised_unless_that_is_switched_off():

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from apdo import exact, finite, objective
 from apdo.algorithms import on_policy, primal_steps
-from apdo.algorithms.around import Around
+from apdo.algorithms.local_model import LocalModel
 from apdo.core import categorical, critics, networks
 from apdo.core.data import Transition
 from apdo.problem import Problem
@@ -205,14 +205,14 @@ def test_the_gradients_that_cpo_and_pdo_use_are_those_of_the_exact_sums_in_direc
 
     # Episodes that are cut off lack what lies beyond: γ³ of the whole.
     slack = 1e-4 if total else 0.01
-    around = Around.of(problem, policy, batch, estimates.advantage)
-    for ours, theirs in zip(around.gradients(1)[0], expected, strict=True):
+    model = LocalModel.of(problem, policy, batch, estimates.advantage)
+    for ours, theirs in zip(model.gradients(1)[0], expected, strict=True):
         np.testing.assert_allclose(in_logits(ours), theirs, atol=slack * np.abs(theirs).max())
 
     price = jnp.asarray([0.3, 0.7])
     combined = estimates.advantage @ jnp.concatenate([jnp.ones(1), -price])
     samples = on_policy.samples(problem, batch, combined)
-    gradient = jax.grad(primal_steps.Surrogate.around(policy, samples).gain)(policy)
+    gradient = jax.grad(primal_steps.Surrogate.at(policy, samples).gain)(policy)
     ours = in_logits(ravel_pytree(gradient)[0]) * float(jnp.sum(objective.step_weights(problem, batch)))
     theirs = expected[0] - np.einsum("k,ksa->sa", np.asarray(price), expected[1:])
     np.testing.assert_allclose(ours, theirs, atol=slack * np.abs(theirs).max())

@@ -34,7 +34,7 @@ def train(folder, changes=None, commit=COMMIT, epochs=SAMPLES // BATCH):
     given = {"samples": SAMPLES, "batch": BATCH, "seed": JOB.seed} | (changes or {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "commit", lambda: commit)
-        experiment = settings.specify(JOB.algorithm, JOB.task, given)
+        experiment = settings.make_experiment(JOB.algorithm, JOB.task, given)
         stop = [lambda epoch: "enough" if epoch.epoch == epochs else None] if epochs < SAMPLES // BATCH else []
         runner.run(experiment, folder, quiet=True, callbacks=stop)
 

@@ -32,7 +32,7 @@ def test_every_run_of_the_benchmark_is_the_command_that_the_document_gives():
 def test_the_limit_of_a_task_is_25_on_the_plain_total_or_its_own(task):
     if task.endswith("-velocity"):
         pytest.importorskip("mujoco", reason="MuJoCo is not installed")
-    problem = settings.specify("pdo", task, {"samples": 10_000_000, "batch": 20_000}).problem()
+    problem = settings.make_experiment("pdo", task, {"samples": 10_000_000, "batch": 20_000}).problem()
     own = (0.2, 0.995) if task == "point-gather" else (25.0, 1.0)
     assert (
         (*problem.limits, problem.cost_discount) == own == (safety.TASKS[task].limit, safety.TASKS[task].cost_discount)

@@ -25,7 +25,7 @@ PROBLEM = Problem("garnet-4", np.array([0.0, 2.0]), np.array([4.0, 2.0]), 1.0, n
 def test_a_case_gives_the_problem_and_its_limits_and_leaves_the_rest_to_the_library(name):
     case = CASES[name]
     given = transfer.specified(case, "pdo", (3, 4))
-    plain = settings.specify("pdo", case.environment)
+    plain = settings.make_experiment("pdo", case.environment)
     assert given.algorithm_config == plain.algorithm_config
     own = dataclasses.asdict(given.settings) | {"limits": (), "seed": 0, "seeds": 1}
     assert own == dataclasses.asdict(plain.settings)

@@ -96,7 +96,7 @@ class Source:
     def judge(self, place: Path, target: Path, fully: bool):
         """Whether the damage was noticed, and what went wrong."""
         from apdo.errors import InvalidInput
-        from apdo.experiment import checkpoint, evaluation, runner, standing
+        from apdo.experiment import checkpoint, evaluation, resume_point, runner
         from apdo.report import runs
 
         problems, said = [], []
@@ -120,17 +120,17 @@ class Source:
             except InvalidInput:
                 detected = True
         size = target.stat().st_size
-        stands = standing.find(place, description, self.training, said.append)
-        if stands.state is not None:
-            problems += self._wrong(stands.state, "going on")
-        kept = [row for epoch in stands.rows for row in epoch]
+        point = resume_point.find(place, description, self.training, said.append)
+        if point.state is not None:
+            problems += self._wrong(point.state, "going on")
+        kept = [row for epoch in point.rows for row in epoch]
         strip = [{name: value for name, value in row.items() if name != "seconds"} for row in kept]
         if strip != self.rows[: len(strip)]:
             problems.append("going on used wrong rows")
         detected = detected or bool(said)
         # Rows cut off between two lines look like rows that were never written; going on writes them.
         whole = (self.folder / "metrics.jsonl").stat().st_size
-        detected = detected or (target.suffix == ".jsonl" and size < whole and stands.epoch < common.EPOCHS)
+        detected = detected or (target.suffix == ".jsonl" and size < whole and point.epoch < common.EPOCHS)
         if fully:
             with contextlib.redirect_stderr(io.StringIO()):
                 runner.resume(place, quiet=True)

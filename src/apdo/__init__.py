@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from apdo.experiment.settings import Settings
     from apdo.options import Configuration
     from apdo.policy import Policy
-    from apdo.sweeps.sweep import Found
+    from apdo.sweeps.sweep import SweepResult
 
 __version__ = "0.1.0"
 __all__ = [
@@ -113,16 +113,18 @@ def train(
     known = algorithms.of_object(algorithm)
     typed = experiments.typed(known, config, settings)
     changes = typed | given | {name.replace("__", "."): value for name, value in options.items()}
-    experiment = experiments.specify(known, name, changes, preset, task)
+    experiment = experiments.make_experiment(known, name, changes, preset, task)
     if resume:
         if out is None:
             raise InvalidInput("resume=True needs `out`, the folder of the run to go on with.")
-        return _or_what_there_is(lambda: runner.train(experiment, Path(out), quiet=quiet, callbacks=callbacks))
+        return _result_even_if_interrupted(
+            lambda: runner.train(experiment, Path(out), quiet=quiet, callbacks=callbacks)
+        )
     folder = None if out is None else Path(out)
-    return _or_what_there_is(lambda: runner.run(experiment, folder, quiet=quiet, callbacks=callbacks))
+    return _result_even_if_interrupted(lambda: runner.run(experiment, folder, quiet=quiet, callbacks=callbacks))
 
 
-def _or_what_there_is(training: "Callable[[], Result]") -> "Result":
+def _result_even_if_interrupted(training: "Callable[[], Result]") -> "Result":
     """The result of a training. If Ctrl-C stopped the training, this is the result so far."""
     try:
         return training()
@@ -155,7 +157,7 @@ def resume(
     if algorithm is not None:
         algorithms.of_object(algorithm)
     task = None if environment is None else envs.of_object(environment, costs)[1]
-    return _or_what_there_is(lambda: runner.resume(Path(run), quiet, epochs, task=task, callbacks=callbacks))
+    return _result_even_if_interrupted(lambda: runner.resume(Path(run), quiet, epochs, task=task, callbacks=callbacks))
 
 
 def sweep(
@@ -169,7 +171,7 @@ def sweep(
     watch: "Watch | None" = None,
     on: str = "local",
     address: str | None = None,
-) -> "Found":
+) -> "SweepResult":
     """Train many runs: every combination of algorithms, environments, options and seeds that the plan asks for.
 
         apdo.sweep({"algorithms": ["pdo"], "environments": ["point-gather"], "seeds": 4,

@@ -448,7 +448,7 @@ def test_a_run_with_k_adj_auto_records_the_jump_where_it_came(tmp_path):
     # A spread of weights so wide that any two estimates agree: the second is taken, after epoch 2.
     options = small | {"k_adj": "auto", "off_policy.iterations": 100, "off_policy.learner.initial_multiplier": 3.0}
     options |= {"adjust": "dual", "check": False}
-    experiment = settings.specify("apdo", "two-state", options)
+    experiment = settings.make_experiment("apdo", "two-state", options)
     result = runner.run(experiment, tmp_path / "run", quiet=True)
     found = runs.read(result.path).metrics.get("adjusted_multiplier")
     assert found is not None

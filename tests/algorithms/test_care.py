@@ -115,9 +115,7 @@ def test_a_crossing_that_allows_less_than_halves_agree_on_has_the_last_word():
     observation = random.normal(random.key(1), (200, 3))
     action = jax.vmap(lambda o, k: policy(o).sample(k))(observation, random.split(random.key(2), 200))
     advantage = action[:, 0] - action[:, 0].mean()
-    surrogate = primal_steps.Surrogate.around(
-        policy, primal_steps.Samples(observation, action, advantage, jnp.ones(200))
-    )
+    surrogate = primal_steps.Surrogate.at(policy, primal_steps.Samples(observation, action, advantage, jnp.ones(200)))
     product = primal_steps.fisher(primal_steps.Trpo(), policy, observation)
     natural = lambda v: trust_region.conjugate_gradient(product, v, 10)  # noqa: E731
     gradient = ravel_pytree(jax.grad(surrogate.gain)(policy))[0]
@@ -160,8 +158,8 @@ def test_care_is_the_default_where_actions_are_choices_and_no_option_that_was_gi
     assert "careful" not in apdo.suited(CHOICES._replace(discrete_actions=False))
     for given in ({"first": "policy"}, {"adjust": "dual"}, {"companion": True}, {"values": "combined"}):
         assert "careful" not in apdo.suited(CHOICES._replace(given=given))
-    assert settings.specify("apdo", "two-state", {}).algorithm_config.careful
-    assert not settings.specify("apdo", "two-state", {}, preset="paper").algorithm_config.careful
+    assert settings.make_experiment("apdo", "two-state", {}).algorithm_config.careful
+    assert not settings.make_experiment("apdo", "two-state", {}, preset="paper").algorithm_config.careful
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def after(companion, outcomes):
     """The epochs of PDO that follow each trial, where the trials come to these outcomes."""
     waits = []
     for taken in outcomes:
-        companion = companion.told(jnp.zeros(1), jnp.asarray(True), jnp.asarray(taken))
+        companion = companion.after_epoch(jnp.zeros(1), jnp.asarray(True), jnp.asarray(taken))
         waits.append(int(companion.wait))
     return waits
 
@@ -55,7 +55,7 @@ def test_the_next_actor_is_tried_at_once_while_actors_are_taken_and_ever_later_w
 
 def test_epochs_of_pdo_bring_the_next_trial_nearer_and_say_nothing_of_the_critics():
     companion = dataclasses.replace(started(), wait=jnp.asarray(3), unseen=jnp.asarray([0.25]))
-    later = companion.told(jnp.asarray([9.0]), jnp.asarray(False), jnp.asarray(False))
+    later = companion.after_epoch(jnp.asarray([9.0]), jnp.asarray(False), jnp.asarray(False))
     assert (int(later.wait), float(later.unseen[0]), int(later.epoch)) == (2, 0.25, 1)
 
 
@@ -63,7 +63,7 @@ def test_what_critics_miss_of_an_actors_cost_is_known_after_some_trials():
     """Critics that always say 0 of an actor that costs 2."""
     companion = started()
     for _ in range(10):
-        companion = companion.told(jnp.asarray([2.0]), jnp.asarray(True), jnp.asarray(True))
+        companion = companion.after_epoch(jnp.asarray([2.0]), jnp.asarray(True), jnp.asarray(True))
     assert float(companion.unseen[0]) == pytest.approx(2.0, rel=2e-3)
 
 
@@ -128,7 +128,7 @@ def test_options_of_one_adjustment_are_refused_beside_a_companion(changes):
 
 
 def chosen(environment="navigation", **given):
-    return settings.specify("apdo", environment, {"limits": 3.0} | given).algorithm_config
+    return settings.make_experiment("apdo", environment, {"limits": 3.0} | given).algorithm_config
 
 
 def test_where_actions_are_vectors_there_is_a_companion_for_the_first_four_fifths_of_a_run():
@@ -152,13 +152,13 @@ def test_whoever_sets_an_option_of_the_one_adjustment_has_it(given):
 
 
 def test_the_companions_actor_has_the_shape_of_the_policy_that_is_asked_for():
-    found = settings.specify("apdo", "navigation", {"policy.hidden": (16,)}).algorithm_config
+    found = settings.make_experiment("apdo", "navigation", {"policy.hidden": (16,)}).algorithm_config
     assert found.off_policy.learner.actor_hidden == (16,)
 
 
 def test_presets_are_what_they_were():
     for preset in ("paper", "fast", "demo"):
-        assert not settings.specify("apdo", "point-gather", {}, preset=preset).algorithm_config.companion
+        assert not settings.make_experiment("apdo", "point-gather", {}, preset=preset).algorithm_config.companion
 
 
 def test_suited_options_of_pdo_are_among_those_of_apdo():

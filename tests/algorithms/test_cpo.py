@@ -12,14 +12,14 @@ from jax.flatten_util import ravel_pytree
 
 from apdo import objective
 from apdo.algorithms import believed_step, cpo, on_policy, primal_steps
-from apdo.algorithms.around import Around, solver
+from apdo.algorithms.local_model import LocalModel, solver
 from apdo.core import constrained_step, critics, policies, trust_region
-from on_policy_steps import LENGTH, advantages, around, gains, on_policy_batch, totals
+from on_policy_steps import LENGTH, advantages, gains, local_model, on_policy_batch, totals
 from problems import Reach, problem_of, run, training_of
 
 SEARCH = trust_region.LineSearch(fraction=1.0, iterations=50, damping=1e-2)
 improve = jax.jit(cpo.improve, static_argnums=0)
-gradients = jax.jit(Around.gradients, static_argnums=1)
+gradients = jax.jit(LocalModel.gradients, static_argnums=1)
 
 
 @jax.jit
@@ -39,7 +39,7 @@ def policy():
 
 def without_doubt(policy, batch, advantage, excess):
     """CPO's own step: the gradients of the whole batch, believed as they are."""
-    here = around(policy, batch, advantage)
+    here = local_model(policy, batch, advantage)
     return step_from(here, gradients(here, 1), excess)
 
 
@@ -110,7 +110,7 @@ def test_the_cost_gradient_is_scaled_to_episodes(policy):
     """The step in c + bᵀx ≤ 0 is right only if b is per episode, as c is: fails when the episode length is dropped."""
     batch = on_policy_batch(policy, 1)
     advantage = advantages(batch, 1)
-    here = around(policy, batch, advantage)
+    here = local_model(policy, batch, advantage)
     per_episode = gradients(here, 1)
     # Half of the cost that one recovering step can take off, by the right count.
     away, _, _ = step_from(here, per_episode, [1e3])
@@ -126,7 +126,7 @@ def test_the_cost_gradient_is_scaled_to_episodes(policy):
 def test_gains_are_what_the_sums_of_an_episode_gain_and_the_gradients_are_theirs(policy):
     batch = on_policy_batch(policy, 2)
     advantage = advantages(batch, 2)
-    here = around(policy, batch, advantage)
+    here = local_model(policy, batch, advantage)
     parameters, unravel = ravel_pytree(policy)
     direction = random.normal(random.key(3), parameters.shape)
     near = unravel(parameters + 0.05 * direction)
@@ -137,7 +137,7 @@ def test_gains_are_what_the_sums_of_an_episode_gain_and_the_gradients_are_theirs
 
 def test_the_parts_gradients_are_of_their_own_environments_and_their_mean_is_that_of_all(policy):
     batch = on_policy_batch(policy, 1)
-    here = around(policy, batch, advantages(batch, 1))
+    here = local_model(policy, batch, advantages(batch, 1))
     whole, halves = gradients(here, 1), gradients(here, 2)
     np.testing.assert_allclose(halves.mean(axis=0), whole[0], rtol=1e-3, atol=1e-5)
     odd = (here.row % 2 == 1)[:, None]
@@ -148,7 +148,7 @@ def test_the_parts_gradients_are_of_their_own_environments_and_their_mean_is_tha
 
 def test_a_single_environment_is_both_halves(policy):
     batch = on_policy_batch(policy, 1, environments=1)
-    here = around(policy, batch, advantages(batch, 1))
+    here = local_model(policy, batch, advantages(batch, 1))
     halves = gradients(here, 2)
     assert halves.shape[0] == 2
     for half in halves:
@@ -159,9 +159,9 @@ def test_the_epoch_hands_over_its_sums_gradients_averaged_over_epochs_and_the_ex
     """The laws above are about `improve`; this one ties `step` to it."""
     seen = []
 
-    def spy(search, around, gradients, solved, excess, *_):
-        seen.append((around, gradients, solved, excess))
-        return around.policy, jnp.asarray([0.125]), {}
+    def spy(search, model, gradients, solved, excess, *_):
+        seen.append((model, gradients, solved, excess))
+        return model.policy, jnp.asarray([0.125]), {}
 
     monkeypatch.setattr(cpo, "improve", spy)
     batch = on_policy_batch(policy, 1)
@@ -197,7 +197,7 @@ def test_the_epoch_hands_over_its_sums_gradients_averaged_over_epochs_and_the_ex
 @pytest.mark.parametrize("safe", [True, False])
 def test_a_step_predicts_the_change_of_the_costs_that_the_gradients_promise(policy, safe):
     batch = on_policy_batch(policy, 2)
-    here = around(policy, batch, advantages(batch, 2))
+    here = local_model(policy, batch, advantages(batch, 2))
     own = gradients(here, 1)
     new, change, _ = step_from(here, own, [-0.02, -0.03] if safe else [1e3, 1e3])
     step = ravel_pytree(new)[0] - ravel_pytree(policy)[0]
@@ -208,7 +208,7 @@ def test_a_step_predicts_the_change_of_the_costs_that_the_gradients_promise(poli
 def test_a_later_epochs_step_back_is_the_first_ones_times_the_length_told(policy):
     """Far outside, where all of the step is a way back; and its predicted change is that of the step taken."""
     batch = on_policy_batch(policy, 1)
-    here = around(policy, batch, advantages(batch, 1))
+    here = local_model(policy, batch, advantages(batch, 1))
     own = gradients(here, 1)
     whole, change, _ = step_from(here, own, [1e3])
     for length in (0.5, 0.125):
@@ -224,7 +224,7 @@ def test_a_step_that_is_refused_predicts_no_change(policy):
     """No step gains any return where it is the same whatever is done; from inside the limits none is taken."""
     batch = on_policy_batch(policy, 1)
     advantage = advantages(batch, 1)
-    here = around(policy, batch, advantage)
+    here = local_model(policy, batch, advantage)
     wrong = dataclasses.replace(here, advantage=here.advantage * jnp.asarray([[-1.0, 1.0]]))
     new, change, metrics = step_from(wrong, gradients(here, 1), [-1e3])
     assert float(metrics["step_accepted"]) == 0.0
@@ -371,7 +371,7 @@ def test_a_doubtful_step_keeps_within_the_trust_region_and_plans_to_meet_its_con
 def test_all_costs_zero_and_all_advantages_equal_keep_the_policy_finite(policy):
     batch = on_policy_batch(policy, 1)
     for advantage in (jnp.zeros((10, 200, 2)), advantages(batch, 1) * jnp.asarray([[[1.0, 0.0]]])):
-        here = around(policy, batch, advantage)
+        here = local_model(policy, batch, advantage)
         for parts in (1, 2):
             for excess in (-0.2, 0.0, 0.2):
                 new, change, _ = step_from(here, gradients(here, parts), [excess])

@@ -30,7 +30,7 @@ def test_on_one_state_the_projection_is_known_in_closed_form():
     cost = np.asarray([0.9, -0.4, 0.2], np.float32)
     samples = one_state_samples(OLD, [0.0, 0.0, 0.0])
     data = cup.Halfway(
-        surrogate=primal_steps.Surrogate.around(OLD, samples),
+        surrogate=primal_steps.Surrogate.at(OLD, samples),
         half=jax.vmap(HALF)(samples.observation),
         cost=jnp.asarray(cost),
     )

@@ -26,7 +26,7 @@ ADVANTAGE = np.asarray([1.0, -0.5, 2.0, -1.5]) - 0.7 * np.asarray([0.5, -1.0, 1.
 
 
 def loss(policy, radius):
-    near = primal_steps.Surrogate.around(OLD, one_state_samples(OLD, ADVANTAGE))
+    near = primal_steps.Surrogate.at(OLD, one_state_samples(OLD, ADVANTAGE))
     return focops.loss(policy, near, 1.5, radius)
 
 

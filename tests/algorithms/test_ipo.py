@@ -15,7 +15,7 @@ CONFIG = ipo.Config(primal=primal_steps.Ppo(clip=10.0), sharpness=5.0)
 
 def gradients(excess):
     """∇ of the loss less that of -L_R, and ∇ of C, at π_k."""
-    near = epoch.Signals(surrogate=primal_steps.Surrogate.around(OLD, one_state_samples(OLD, [1.5, -1.5])), cost=COST)
+    near = epoch.Signals(surrogate=primal_steps.Surrogate.at(OLD, one_state_samples(OLD, [1.5, -1.5])), cost=COST)
     size = jnp.asarray([2.0])
 
     def total(policy):

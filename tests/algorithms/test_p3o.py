@@ -17,7 +17,7 @@ REWARD, COST, LIMIT = np.asarray([1.5, -1.5]), np.asarray([0.5, -0.5]), 0.2
 def losses(penalty, chances):
     """The loss at policies that make the dear choice with these chances; the limit on C = p is LIMIT."""
     near = epoch.Signals(
-        surrogate=primal_steps.Surrogate.around(OLD, one_state_samples(OLD, REWARD)), cost=jnp.asarray(COST[:, None])
+        surrogate=primal_steps.Surrogate.at(OLD, one_state_samples(OLD, REWARD)), cost=jnp.asarray(COST[:, None])
     )
     excess = jnp.asarray([0.5 - LIMIT])
     config = p3o.Config(primal=PRIMAL, penalty=penalty)

@@ -12,7 +12,7 @@ from scipy import optimize
 
 from apdo.algorithms import pcpo
 from apdo.core import critics, policies, trust_region
-from on_policy_steps import advantages, around, gains, on_policy_batch
+from on_policy_steps import advantages, gains, local_model, on_policy_batch
 from problems import Reach, problem_of, random_batch
 
 SEARCH = trust_region.LineSearch(radius=1e-4, fraction=1.0, iterations=50, damping=1e-2)
@@ -45,7 +45,7 @@ def test_a_step_takes_return_as_far_as_the_slack_goes_and_leads_back_from_outsid
     policy = policies.init(policies.Config(hidden=(8,)), random.key(0), 2, 1, discrete=False)
     batch = on_policy_batch(policy, 1)
     advantage = advantages(batch, 1)
-    here, config = around(policy, batch, advantage), pcpo.Config(search=SEARCH, metric=metric)
+    here, config = local_model(policy, batch, advantage), pcpo.Config(search=SEARCH, metric=metric)
     improve = jax.jit(pcpo.improve, static_argnums=0)
     free, metrics = improve(config, here, jnp.asarray([-1e3]))
     wish = gains(policy, batch, advantage, free)

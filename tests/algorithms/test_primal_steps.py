@@ -40,7 +40,7 @@ def improve(config, policy, samples):
 def test_trpo_stays_within_its_radius_and_improves_the_surrogate(policy, samples):
     for radius in (0.001, 0.01, 0.1):
         new, _, metrics = improve(primal_steps.Trpo(radius=radius), policy, samples)
-        surrogate = primal_steps.Surrogate.around(policy, samples)
+        surrogate = primal_steps.Surrogate.at(policy, samples)
         assert 0.3 * radius < float(surrogate.kl(new)) <= radius
         weighted = samples.weight * samples.advantage
         assert float(jnp.mean(surrogate.ratio(new) * weighted)) > float(jnp.mean(weighted))
@@ -58,7 +58,7 @@ def test_trpo_keeps_the_old_policy_when_no_step_is_acceptable(policy, samples):
 def test_trpo_shortens_a_step_that_leaves_the_trust_region(policy, samples):
     """Far from quadratic: a huge radius makes the model wrong, and the first steps must be refused."""
     config = primal_steps.Trpo(radius=2.0)
-    surrogate = primal_steps.Surrogate.around(policy, samples)
+    surrogate = primal_steps.Surrogate.at(policy, samples)
     full = primal_steps.natural_step(config, surrogate, policy)
     parameters, unravel = ravel_pytree(policy)
     assert not float(surrogate.kl(unravel(parameters + full))) <= config.radius
@@ -71,7 +71,7 @@ def test_trpo_carries_a_cost_through_its_limit_no_further_than_is_allowed_and_ot
 ):
     """The cost falls (or rises) where the advantage rises, so that a full step changes it much."""
     step = jax.jit(primal_steps.improve, static_argnums=0)
-    surrogate, config = primal_steps.Surrogate.around(policy, samples), primal_steps.Trpo(radius=0.005)
+    surrogate, config = primal_steps.Surrogate.at(policy, samples), primal_steps.Trpo(radius=0.005)
     half = jnp.ones((2, 1000))
     full = float(improve(config, policy, samples)[2]["surrogate_gain"])
     for side in (1.0, -1.0):
@@ -95,7 +95,7 @@ def test_a_step_that_only_pleases_the_samples_noise_is_not_believed_to_change_a_
     """Rewards and costs of pure noise: the whole batch promises a large change, and one half says the other errs."""
     noise = random.normal(random.key(9), (1000,))
     idle = primal_steps.Samples(samples.observation, samples.action, noise, jnp.ones(1000))
-    surrogate, cost = primal_steps.Surrogate.around(policy, idle), (-noise / 1000.0)[:, None]
+    surrogate, cost = primal_steps.Surrogate.at(policy, idle), (-noise / 1000.0)[:, None]
     apart = jnp.stack([jnp.arange(1000) % 2 == 0, jnp.arange(1000) % 2 == 1]) * 2.0
     config = primal_steps.NaturalGradient(radius=0.02)
     product = primal_steps.fisher(config, policy, idle.observation)
@@ -114,7 +114,7 @@ def test_a_step_that_only_pleases_the_samples_noise_is_not_believed_to_change_a_
 
 def test_the_natural_step_is_the_dense_solution_scaled_to_the_radius(policy, samples):
     config = primal_steps.NaturalGradient(fraction=1.0, iterations=200, damping=1e-3)
-    surrogate = primal_steps.Surrogate.around(policy, samples)
+    surrogate = primal_steps.Surrogate.at(policy, samples)
     parameters, unravel = ravel_pytree(policy)
     weighted = samples.weight * samples.advantage
     gradient = jax.grad(lambda p: jnp.mean(surrogate.ratio(unravel(p)) * weighted))(parameters)
@@ -129,7 +129,7 @@ def test_the_natural_step_is_the_dense_solution_scaled_to_the_radius(policy, sam
 
 def test_the_natural_gradient_step_is_taken_whole(policy, samples):
     config = primal_steps.NaturalGradient()
-    surrogate = primal_steps.Surrogate.around(policy, samples)
+    surrogate = primal_steps.Surrogate.at(policy, samples)
     new, _, _ = improve(config, policy, samples)
     step = primal_steps.natural_step(config, surrogate, policy)
     # Two programs for conjugate gradient: where the condition is some 10³, a rounding of 10⁻⁷ becomes one of 10⁻⁴.
@@ -153,7 +153,7 @@ def test_the_likelihood_ratio_step_follows_the_score_function_gradient(policy, s
 
 
 def test_ppo_improves_the_surrogate_and_its_clip_holds_the_ratios_back(policy, samples):
-    surrogate, spread = primal_steps.Surrogate.around(policy, samples), {}
+    surrogate, spread = primal_steps.Surrogate.at(policy, samples), {}
     for clip in (0.1, 100.0):
         new, _, metrics = improve(primal_steps.Ppo(clip=clip, minibatches=4, rate=3e-3), policy, samples)
         assert float(metrics["surrogate_gain"]) > 0.02
@@ -227,7 +227,7 @@ def test_the_worth_of_entropy_adds_its_gradient_to_the_surrogates(discrete):
     theta, unravel = ravel_pytree(policy)
 
     def gradient(entropy):
-        surrogate = primal_steps.Surrogate.around(policy, samples)
+        surrogate = primal_steps.Surrogate.at(policy, samples)
         return jax.grad(lambda p: primal_steps.clipped_gain(primal_steps.Ppo(entropy=entropy), surrogate, unravel(p)))(
             theta
         )
@@ -305,8 +305,7 @@ def test_a_sample_of_twice_the_weight_counts_as_two(policy, samples):
         samples.observation[rows], samples.action[rows], samples.advantage[rows], jnp.ones(len(rows))
     )
     ours, theirs = (
-        ravel_pytree(jax.grad(primal_steps.Surrogate.around(policy, each).gain)(policy))[0]
-        for each in (weighted, repeated)
+        ravel_pytree(jax.grad(primal_steps.Surrogate.at(policy, each).gain)(policy))[0] for each in (weighted, repeated)
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
@@ -333,7 +332,7 @@ def test_ppo_ends_its_passes_once_the_policy_has_moved_too_far(policy, samples):
         config = primal_steps.Ppo(minibatches=4, rate=3e-3, most_kl=most_kl)
         new, optimiser, metrics = improve(config, policy, samples)
         steps = int(optax.tree_utils.tree_get(optimiser, "count"))
-        assert float(primal_steps.Surrogate.around(policy, samples).kl(new)) == pytest.approx(
+        assert float(primal_steps.Surrogate.at(policy, samples).kl(new)) == pytest.approx(
             float(metrics["kl"]), rel=1e-3
         )
         return steps / 4, float(metrics["kl"])

@@ -124,7 +124,7 @@ def test_on_two_states_the_multiplier_comes_near_the_exact_price():
 
 def test_multipliers_are_slower_than_the_critics_of_long_episodes_come_to_rest():
     def rate(environment, **given):
-        return settings.specify("sac-lag", environment, given).algorithm_config.learner.dual_rate
+        return settings.make_experiment("sac-lag", environment, given).algorithm_config.learner.dual_rate
 
     learner = sac_online.ONLINE
     short, long = rate("point-gather"), rate("point-goal-1")

@@ -103,7 +103,7 @@ def test_what_cannot_be_wrapped_is_refused_in_one_sentence(environment, changes,
     if "-v" in environment:
         pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
     with pytest.raises(apdo.InvalidInput, match=said):
-        settings.specify("pdo", environment, changes)
+        settings.make_experiment("pdo", environment, changes)
 
 
 def test_an_environment_of_the_host_is_charged_to_the_same_budgets(tmp_path):

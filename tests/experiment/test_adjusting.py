@@ -43,7 +43,7 @@ _make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(l
 
 def experiment(algorithm="apdo", **changes):
     own = OFF_POLICY if algorithm == "apdo" else {}
-    return settings.specify(algorithm, "two-state", RUN | COLD | own | changes)
+    return settings.make_experiment(algorithm, "two-state", RUN | COLD | own | changes)
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def _brief(self, init, *given):
 
 
 def experiment(**changes):
-    return settings.specify("apdo", "two-state", RUN | changes)
+    return settings.make_experiment("apdo", "two-state", RUN | changes)
 
 
 def enter(folder, changes=CHANGES, **more):

@@ -29,7 +29,7 @@ def told(cost=(), returned=(), limits=(0.2,)):
         batch=200,
         folder=Path("run"),
         title="",
-        training=opening.training_of(settings.specify("trpo", "two-state")),
+        training=opening.training_of(settings.make_experiment("trpo", "two-state")),
         state=None,
     )
 

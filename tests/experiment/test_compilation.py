@@ -28,7 +28,7 @@ def cache(tmp_path):
 
 
 def training(**changes):
-    return opening.training_of(settings.specify("pdo", "two-state", TINY | changes))
+    return opening.training_of(settings.make_experiment("pdo", "two-state", TINY | changes))
 
 
 def two_epochs(training, numbers=()):

@@ -21,7 +21,7 @@ from problems import Reach
 
 @pytest.fixture(scope="module")
 def training():
-    return opening.training_of(settings.specify("pdo", "point-gather", {"batch": 15}))
+    return opening.training_of(settings.make_experiment("pdo", "point-gather", {"batch": 15}))
 
 
 @pytest.fixture(scope="module")

@@ -302,7 +302,7 @@ def test_without_gymnasium_the_message_says_how_to_install_it():
 def test_a_jax_environment_gives_through_gymnasium_what_its_own_steps_give():
     """The bridge in both directions: point-gather as a Gymnasium environment, collected by the host's loop."""
     changes = SMALL | {"batch": 45, "max_episode_steps": 15, "limits": 0.2, "constrain": "total"}
-    training = opening.training_of(settings.specify("pdo", "apdo/PointGather-v0", changes))
+    training = opening.training_of(settings.make_experiment("pdo", "apdo/PointGather-v0", changes))
     assert (training.problem.observation_size, training.problem.action_size) == (29, 2)
     assert training.environment.cost_names == ("cost",)
     copies = hosted.open_copies(training)

@@ -128,7 +128,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(run, tmp_path):
 
 def begun(folder, algorithm, **options):
     """A run folder whose run has not trained yet."""
-    experiment = settings.specify(algorithm, "two-state", {"batch": 40, "horizon": 20} | options)
+    experiment = settings.make_experiment(algorithm, "two-state", {"batch": 40, "horizon": 20} | options)
     training = opening.training_of(experiment)
     records.Records(folder, opening.describe(experiment, training, [0])).close("interrupted")
     return training

@@ -60,11 +60,11 @@ def test_each_trains_on_a_gymnasium_task_with_normalised_observations_and_two_li
 
 @pytest.mark.parametrize("name", ALIASES)
 def test_an_alias_is_its_algorithm_with_its_options_which_the_users_override(name):
-    alias = settings.specify(name, "two-state")
+    alias = settings.make_experiment(name, "two-state")
     entry = algorithms.ALGORITHMS[name]
-    spelt = settings.specify("pdo", "two-state", entry.options)
+    spelt = settings.make_experiment("pdo", "two-state", entry.options)
     assert alias.algorithm_config == spelt.algorithm_config
-    other = settings.specify(name, "two-state", {"dual_step": 0.7, "margin": 0.25})
+    other = settings.make_experiment(name, "two-state", {"dual_step": 0.7, "margin": 0.25})
     assert (other.algorithm_config.dual_step, other.algorithm_config.margin) == (0.7, 0.25)
     chosen = options.flatten(other.algorithm_config)
     assert all(chosen[key] == value for key, value in entry.options.items() if key not in ("dual_step", "margin"))

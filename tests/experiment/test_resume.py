@@ -21,7 +21,7 @@ import apdo
 from apdo import cli, files, loop
 from apdo.core import critics, dual, trust_region
 from apdo.errors import Interrupted, InvalidInput, StorageFailure
-from apdo.experiment import checkpoint, opening, records, remarks, reproduce, rerun, runner, settings, standing
+from apdo.experiment import checkpoint, opening, records, remarks, reproduce, rerun, resume_point, runner, settings
 from apdo.report import runs
 from countdown import Countdown
 
@@ -59,7 +59,7 @@ _make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(l
 
 def experiment(algorithm, **changes):
     base = {"epochs": EPOCHS, "batch": 60, "seeds": 2, "seed": 3, "checkpoint_every": 2, "keep": 10}
-    return settings.specify(algorithm, "point-gather", base | OPTIONS[algorithm] | changes)
+    return settings.make_experiment(algorithm, "point-gather", base | OPTIONS[algorithm] | changes)
 
 
 @functools.cache
@@ -534,7 +534,7 @@ def test_the_command_line_saves_on_sigterm_and_says_how_to_go_on(tmp_path, capsy
     epoch, _ = checkpoint.found(folder)[0]
     assert len(rows(folder)) == epoch
     assert (
-        standing.find(
+        resume_point.find(
             folder,
             runs.read_description(folder),
             opening.training_of(settings.Experiment.restore(runs.read_description(folder)["config"])),

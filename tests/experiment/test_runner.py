@@ -153,7 +153,7 @@ def test_what_a_batch_really_has_is_said_at_the_start(tmp_path, capsys):
 
 def test_a_policy_whose_batches_are_noisy_is_the_newest_and_says_why(tmp_path):
     sizes = {"replay_capacity": 100, "learner.minibatch": 8}
-    experiment = settings.specify("pd-ddpg", "point-gather", {"epochs": 1, "batch": 30} | sizes)
+    experiment = settings.make_experiment("pd-ddpg", "point-gather", {"epochs": 1, "batch": 30} | sizes)
     result = runner.run(experiment, tmp_path / "run", quiet=True)
     assert result.best == []
     assert "best" not in runs.read_description(result.path)
@@ -172,7 +172,7 @@ def test_an_existing_folder_is_refused_and_left_alone(tmp_path):
 
 def test_a_nan_stops_the_run_with_the_last_good_state_saved_and_the_quantity_named(tmp_path):
     """A task whose reward breaks in the third step, put in the place of point-gather."""
-    experiment = settings.specify("pdo", "point-gather", {"epochs": 3, "batch": 300})
+    experiment = settings.make_experiment("pdo", "point-gather", {"epochs": 3, "batch": 300})
     broken = settings.Experiment(
         "pdo", "reach", experiment.settings, experiment.algorithm_config, Reach(reward_after=2)
     )
@@ -204,7 +204,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(result, tmp_path, damag
 
 
 def test_a_checkpoint_of_other_shapes_is_refused(result):
-    experiment = settings.specify(
+    experiment = settings.make_experiment(
         "apdo",
         "point-gather",
         {"policy.hidden": (4,), "off_policy.learner.actor_hidden": (4,), "batch": 300, "epochs": 4, "k_adj": 1},
@@ -236,6 +236,6 @@ def test_writer_and_reader_agree_on_the_format():
 )
 def test_what_an_off_policy_learner_would_draw_at_once_counts_as_memory(algorithm, changes):
     """Found by random command lines: such a run was killed by the system."""
-    experiment = settings.specify(algorithm, "point-gather", {"batch": 30} | changes)
+    experiment = settings.make_experiment(algorithm, "point-gather", {"batch": 30} | changes)
     with pytest.raises(InvalidInput, match="GB of memory"):
         memory.check(opening.training_of(experiment), [0])

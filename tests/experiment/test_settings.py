@@ -56,7 +56,7 @@ def test_every_option_is_read_by_somebody():
 
 def test_flattened_options_restore_the_configuration():
     changes = {"primal": "ppo", "primal.clip": 0.1, "k_adj": 7, "off_policy.learner.minibatch": 32, "bomb_penalty": 1.0}
-    experiment = settings.specify("apdo", "point-gather", changes)
+    experiment = settings.make_experiment("apdo", "point-gather", changes)
     again = settings.Experiment.restore(experiment.describe())
     assert again == experiment
     assert again.algorithm_config.primal.clip == 0.1
@@ -71,7 +71,7 @@ def test_values_may_come_as_text_from_the_command_line():
         "clip_actions": "true",
         "primal.radius": "0.02",
     }
-    experiment = settings.specify("pdo", "point-gather", changes)
+    experiment = settings.make_experiment("pdo", "point-gather", changes)
     assert experiment.settings.batch == 3000
     assert experiment.settings.limits == (0.25,)
     assert experiment.algorithm_config.policy.hidden == (16, 8)
@@ -112,7 +112,7 @@ def test_values_may_come_as_text_from_the_command_line():
 )
 def test_what_cannot_be_done_is_refused_in_one_sentence(algorithm, environment, changes, preset, said):
     with pytest.raises(apdo.InvalidInput, match=said) as caught:
-        settings.specify(algorithm, environment, changes, preset)
+        settings.make_experiment(algorithm, environment, changes, preset)
     message = str(caught.value)
     assert "\n" not in message
     assert message[-1] in ".?"
@@ -125,10 +125,10 @@ def test_every_preset_fits_every_algorithm_that_it_speaks_of_and_is_refused_for_
         with pytest.raises(
             apdo.InvalidInput, match=f"'{preset}' has nothing for {algorithm}; it is for .*apdo"
         ) as caught:
-            settings.specify(algorithm, "point-gather", {}, preset)
+            settings.make_experiment(algorithm, "point-gather", {}, preset)
         assert "\n" not in str(caught.value)
         return
-    experiment = settings.specify(algorithm, "point-gather", {}, preset)
+    experiment = settings.make_experiment(algorithm, "point-gather", {}, preset)
     chosen = {**options.flatten(experiment.settings), **options.flatten(experiment.algorithm_config)}
     given = dict(PRESETS[preset].options(algorithm))
     asked = given.pop("samples", None)
@@ -139,7 +139,7 @@ def test_every_preset_fits_every_algorithm_that_it_speaks_of_and_is_refused_for_
 
 
 def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
-    experiment = settings.specify("apdo", "point-gather", {}, "paper")
+    experiment = settings.make_experiment("apdo", "point-gather", {}, "paper")
     config, learner = experiment.algorithm_config, experiment.algorithm_config.off_policy.learner
     assert (experiment.settings.batch, experiment.problem().limits) == (50_000, (0.2,))
     assert (experiment.problem().discount, experiment.problem().cost_discount) == (0.995, 0.995)
@@ -161,13 +161,13 @@ def test_the_preset_of_the_paper_has_the_numbers_of_its_supplement():
 
 
 def test_a_batch_is_rounded_up_to_whole_episodes_and_split_over_the_environments_asked_for():
-    assert settings.specify("pdo", "point-gather", {"batch": 50_000}).shape() == (15, 3334)
-    assert settings.specify("pdo", "point-gather", {"batch": 100, "environments": 4}).shape() == (30, 4)
-    assert settings.specify("pdo", "point-gather", {"batch": 15, "environments": 64}).shape() == (15, 1)
+    assert settings.make_experiment("pdo", "point-gather", {"batch": 50_000}).shape() == (15, 3334)
+    assert settings.make_experiment("pdo", "point-gather", {"batch": 100, "environments": 4}).shape() == (30, 4)
+    assert settings.make_experiment("pdo", "point-gather", {"batch": 15, "environments": 64}).shape() == (15, 1)
 
 
 def sized(horizon, **changes):
-    return settings.specify("pdo", "two-state", {"horizon": horizon} | changes).settings
+    return settings.make_experiment("pdo", "two-state", {"horizon": horizon} | changes).settings
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def sized(horizon, **changes):
 def test_a_batch_has_10_episodes_within_5000_and_20000_samples_and_never_less_than_one_episode(
     horizon, batch, episodes
 ):
-    found = settings.specify("pdo", "two-state", {"horizon": horizon})
+    found = settings.make_experiment("pdo", "two-state", {"horizon": horizon})
     assert found.settings.batch == batch
     assert found.shape() == (horizon, episodes)
 
@@ -194,13 +194,13 @@ def test_samples_are_turned_into_the_fewest_whole_epochs_that_have_them():
 def test_explicit_epochs_win_over_samples_and_samples_over_the_epochs_of_a_preset():
     found = sized(15, samples=10**6, epochs=3)
     assert (found.epochs, found.samples) == (3, 3 * 5010)
-    preset = settings.specify("apdo", "point-gather", {"samples": 100_000}, "demo").settings
+    preset = settings.make_experiment("apdo", "point-gather", {"samples": 100_000}, "demo").settings
     assert (preset.epochs, preset.batch) == (10, 10_000)
-    assert settings.specify("apdo", "point-gather", {"epochs": 7}, "fast").settings.epochs == 7
+    assert settings.make_experiment("apdo", "point-gather", {"epochs": 7}, "fast").settings.epochs == 7
 
 
 def test_what_was_resolved_is_described_and_restored_as_it_is():
-    experiment = settings.specify("pdo", "point-gather", {"epochs": 10**9, "batch": 15_000})
+    experiment = settings.make_experiment("pdo", "point-gather", {"epochs": 10**9, "batch": 15_000})
     assert settings.Experiment.restore(experiment.describe()) == experiment
 
 
@@ -226,15 +226,16 @@ def test_the_number_of_environments_keeps_the_batch_that_was_asked_for_where_who
 def test_a_gymnasium_batch_is_not_made_larger_by_the_number_of_copies():
     pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
     costs = {"cost": "obs[0]", "limits": 1.0}
-    assert settings.specify("pdo", "Pendulum-v1", costs | {"batch": 4000}).shape() == (200, 20)
-    assert settings.specify("pdo", "Pendulum-v1", costs | {"batch": 3300}).problem().batch == 3400
+    assert settings.make_experiment("pdo", "Pendulum-v1", costs | {"batch": 4000}).shape() == (200, 20)
+    assert settings.make_experiment("pdo", "Pendulum-v1", costs | {"batch": 3300}).problem().batch == 3400
     # What is asked for is done.
-    assert settings.specify("pdo", "Pendulum-v1", costs | {"batch": 4000, "environments": 16}).shape() == (400, 16)
+    wide = settings.make_experiment("pdo", "Pendulum-v1", costs | {"batch": 4000, "environments": 16})
+    assert wide.shape() == (400, 16)
 
 
 def test_the_constrained_cost_is_discounted_unless_the_total_is_asked_for():
-    assert settings.specify("pdo", "point-gather").problem().cost_discount == 0.995
-    assert settings.specify("pdo", "point-gather", {"constrain": "total"}).problem().cost_discount == 1.0
+    assert settings.make_experiment("pdo", "point-gather").problem().cost_discount == 0.995
+    assert settings.make_experiment("pdo", "point-gather", {"constrain": "total"}).problem().cost_discount == 1.0
 
 
 def test_describe_names_the_kind_of_each_choice():
@@ -246,11 +247,11 @@ def test_short_episodes_have_a_wider_trust_region_unless_someone_says_otherwise(
     """One nat for an episode of 15 steps; aliases and the paper's preset stand for what was published."""
 
     def radius(algorithm, preset=None, **changes):
-        config = settings.specify(algorithm, "point-gather", changes, preset=preset).algorithm_config
+        config = settings.make_experiment(algorithm, "point-gather", changes, preset=preset).algorithm_config
         return (config.search if algorithm == "cpo" else config.primal).radius
 
     assert radius("pdo") == radius("apdo") == radius("cpo") == pytest.approx(1.0 / 15.0)
     assert radius("pdo", **{"primal.radius": 0.03}) == 0.03
     assert radius("apdo", preset="paper") == radius("trpo-lag") == 0.01
-    long = settings.specify("pdo", "gridworld").algorithm_config
+    long = settings.make_experiment("pdo", "gridworld").algorithm_config
     assert long.primal.radius == 0.02

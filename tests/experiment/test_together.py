@@ -21,7 +21,7 @@ CHANGES = {
 
 
 def experiment(**changes):
-    return settings.specify("pdo", "two-state", TINY | changes)
+    return settings.make_experiment("pdo", "two-state", TINY | changes)
 
 
 def enter(folder, names=tuple(CHANGES)):
@@ -167,7 +167,7 @@ def test_a_full_disk_ends_all_runs_of_a_group_which_go_on_when_there_is_room(fol
 
 
 def test_a_run_that_fails_is_left_behind_and_changes_nothing_for_the_others(folder, tmp_path, monkeypatch):
-    real = history.brought
+    real = history.chunk_results
 
     def broken(chunk):
         """Two epochs later, something of the second run is not finite."""
@@ -176,7 +176,7 @@ def test_a_run_that_fails_is_left_behind_and_changes_nothing_for_the_others(fold
             found.finite["measured cost"] = np.asarray([True, True, False, False, True, True])
         return found
 
-    monkeypatch.setattr(history, "brought", lambda chunk: broken(chunk))
+    monkeypatch.setattr(history, "chunk_results", lambda chunk: broken(chunk))
     ends = together.train(enter(tmp_path))
     assert [type(ends[tmp_path / name]) for name in CHANGES] == [type(None), NumericalFailure, type(None)]
     told = runs.read_description(tmp_path / "loose")

@@ -70,7 +70,9 @@ def earlier(tmp_path_factory):
 
 def specified(algorithm="pdo", environment=LINE, **changes):
     given = HIDDEN | {"normalise": True, "policy__bound": 2.0, "epochs": 6, "batch": 200} | changes
-    return settings.specify(algorithm, environment, {name.replace("__", "."): value for name, value in given.items()})
+    return settings.make_experiment(
+        algorithm, environment, {name.replace("__", "."): value for name, value in given.items()}
+    )
 
 
 def begun(experiment):
@@ -258,7 +260,7 @@ def test_what_does_not_fit_is_said_in_a_sentence_before_anything_is_written(
     if algorithm == "sac-lag":
         given = {}
     names = {name.replace("__", "."): value for name, value in given.items() if value is not None}
-    wanted = settings.specify(algorithm, environment, names | {"epochs": 1, "start_from": str(earlier.path)})
+    wanted = settings.make_experiment(algorithm, environment, names | {"epochs": 1, "start_from": str(earlier.path)})
     with pytest.raises(InvalidInput, match=said) as error:
         runner.run(wanted, tmp_path / "run", quiet=True)
     assert "\n" not in str(error.value)
@@ -311,7 +313,7 @@ def test_actions_of_the_host_must_mean_the_same():
     def specified(environment, **changes):
         name, task, _ = envs.of_object(environment)
         given = {"policy.hidden": (8,), "epochs": 1, "batch": 30, "max_episode_steps": 3, "limits": 1.0} | changes
-        return settings.specify("pdo", name, given, task=task)
+        return settings.make_experiment("pdo", name, given, task=task)
 
     training = opening.training_of(specified(Counting))
     saved = chosen.policies(training, [0], loop.start(training, [0]), newest=True)[0]

@@ -199,7 +199,7 @@ def test_a_node_that_lacks_a_package_is_told_of(cluster):
     def broken():
         raise ImportError("No module named 'simulator'")
 
-    told = ray_workers.Share(b"", 0, 1, 1)._told(broken)
-    assert "lacks what the environment needs: No module named 'simulator'." in told["invalid"]
+    found = ray_workers.Share(b"", 0, 1, 1)._result_or_fault(broken)
+    assert "lacks what the environment needs: No module named 'simulator'." in found["invalid"]
     with pytest.raises(host.Fault, match="raised ModuleNotFoundError: No module named 'simulator'"):
         task_of(make, workers="ray:1").open(2)

@@ -96,10 +96,10 @@ def test_a_run_that_failed_is_left_alone_until_it_is_asked_for(do, tmp_path):
     found, jobs = do(algorithms="pdo")
     assert jobs == [["pdo-two-state-limits=0.2/seeds-000-001"]]
     assert found.failures == {f"{setting.name}/seeds-000-001": "it broke."}
-    stands = sweep.stand(
+    state = sweep.sweep_state(
         plan.parse(PLAN | {"algorithms": "pdo"}), [setting], sweep.Options(tmp_path / "out", retry=True), print
     )
-    assert [block.folder for block in stands.missing] == [folder]
+    assert [block.folder for block in state.missing] == [folder]
 
 
 def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(do, tmp_path):
@@ -244,7 +244,7 @@ def test_runs_that_may_share_a_program_become_one_job_for_each_that_works(tmp_pa
     given = PLAN | {"grid": {"limits": [0.1, 0.2, 0.3], "batch": [200, 400]}, "algorithms": ["pdo", "apdo"]}
     given |= {"options": {"epochs": 3}, "for": {"apdo": {"options": {"k_adj": 1}}}}
     wanted, options = plan.parse(given), sweep.Options(tmp_path, together=True)
-    missing = sweep.stand(wanted, plan.expand(wanted), options, print).missing
+    missing = sweep.sweep_state(wanted, plan.expand(wanted), options, print).missing
     shared, two = (sweep.jobs_of(missing, options, "cpu", count) for count in (1, 2))
     assert [len(job) for job in shared] == [3] * 4
     assert [len(job) for job in two] == [2, 1] * 4

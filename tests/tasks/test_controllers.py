@@ -110,4 +110,4 @@ def test_no_max_weight_rule_beats_the_optimum_s_lagrangian():
 def test_a_network_of_three_queues_can_be_asked_for_in_any_order_of_its_options():
     three = {"arrival": "0.3,0.25,0.2", "utility": "1,0.8,0.6", "buffer": 100}
     for changes in (three, dict(reversed(three.items()))):
-        assert settings.specify("pdo", "queueing", changes).environment_config.queues == 3
+        assert settings.make_experiment("pdo", "queueing", changes).environment_config.queues == 3

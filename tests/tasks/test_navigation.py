@@ -132,8 +132,9 @@ def test_starts_are_near_the_start_and_in_no_hazard():
 
 
 def test_the_limit_speaks_of_the_total_unless_told_otherwise():
-    assert settings.specify("pdo", "navigation").problem().cost_discount == 1.0
-    assert settings.specify("pdo", "navigation", {"constrain": "discounted"}).problem().cost_discount == TASK.discount
+    assert settings.make_experiment("pdo", "navigation").problem().cost_discount == 1.0
+    discounted = settings.make_experiment("pdo", "navigation", {"constrain": "discounted"})
+    assert discounted.problem().cost_discount == TASK.discount
     assert apdo.envs.find("navigation") is Navigation
 
 

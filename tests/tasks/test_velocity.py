@@ -122,7 +122,7 @@ def test_the_robots_are_safety_gymnasiums_to_rounding(robot, monkeypatch):
 
 @pytest.mark.parametrize("robot", PUBLISHED)
 def test_a_step_costs_one_above_the_published_speed(robot):
-    experiment = settings.specify("pdo", f"{robot}-velocity", {"batch": 1000})
+    experiment = settings.make_experiment("pdo", f"{robot}-velocity", {"batch": 1000})
     problem = experiment.problem()
     assert (problem.limits, problem.cost_discount, problem.horizon) == ((25.0,), 1.0, 1000)
     assert experiment.environment_config.cost_names == (f"speed above {PUBLISHED[robot]:g}",)
@@ -179,7 +179,7 @@ def test_a_run_is_lengthened_with_the_same_bits_and_its_policy_loaded_without_mu
 
 def test_seeds_that_are_collected_together_have_the_batches_that_each_has_alone():
     given = {"batch": 90, "environments": 3, "max_episode_steps": 30, "samples": 180}
-    training = opening.training_of(settings.specify("pdo", "hopper-velocity", given))
+    training = opening.training_of(settings.make_experiment("pdo", "hopper-velocity", given))
     assert hosted.steps_seeds_together(training)
 
     def batches(seeds):

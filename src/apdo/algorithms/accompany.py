@@ -46,7 +46,7 @@ def step(
     metrics |= {"actor_on_trial": state.trial.on.astype(jnp.float32), "actor_taken": taken.astype(jnp.float32)}
     move = partial(on_policy.rebase, before=state.statistics, after=after.statistics)
     learner = dataclasses.replace(state.companion, members=dual_estimate.rebase(state.companion.members, move))
-    learner = learner.told(metrics["cost"], state.trial.on, taken)
+    learner = learner.after_epoch(metrics["cost"], state.trial.on, taken)
     goes_on = learner.epoch <= config.k_adj
     _, limit = dial.enforce(config, None, metrics["cost"], after.units.error, problem.limit)
     pieces = max(1, round(config.updates * problem.batch / dual_estimate.PIECE))

@@ -95,13 +95,13 @@ class Companion(eqx.Module):
         nothing, none = jnp.zeros(constraints), jnp.asarray(0)
         return Companion(members, nothing, nothing, wait=jnp.asarray(_FIRST), pause=none, epoch=none)
 
-    def told(self, cost: Float[Array, " M"], tried: Bool[Array, ""], taken: Bool[Array, ""]) -> "Companion":
+    def after_epoch(self, cost: Float[Array, " M"], tried: Bool[Array, ""], taken: Bool[Array, ""]) -> "Companion":
         """The state after an epoch with this cost.
 
         `tried`: an actor on trial played the epoch, rather than PDO's policy. `taken`: it was adopted.
         """
-        said = jnp.median(self.members.path.latest_cost, axis=0)
-        unseen = self.unseen + jnp.where(tried, _CORRECTION * (cost - said - self.unseen), 0.0)
+        predicted = jnp.median(self.members.path.latest_cost, axis=0)
+        unseen = self.unseen + jnp.where(tried, _CORRECTION * (cost - predicted - self.unseen), 0.0)
         longer = jnp.clip(2 * self.pause, 1, LONGEST)
         pause = jnp.where(tried, jnp.where(taken, 0, longer), self.pause)
         wait = jnp.where(tried, pause, self.wait - 1)

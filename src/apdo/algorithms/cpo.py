@@ -8,7 +8,7 @@ x maximises the linearised return within the linearised constraints and a KL tru
 no step satisfies these, x is a recovery step, which only reduces cost. A line search then checks the sampled
 surrogates. The step uses the enforced limit d_k of `core.dial` instead of d.
 
-Gradients are of the sums of one episode (`around`), so the multiplier ν of a limit is in reward per cost. They are
+Gradients are of the sums of one episode (`local_model`), so the multiplier ν of a limit is in reward per cost. They are
 noisy. The predicted effect of a step is believed only as far as two halves of the batch agree on it, and gradients are
 averaged over epochs (`believed_step`; both are ours, and off in `--preset paper`). With `anneal` steps shrink, so that
 a policy which has to mix choices settles (`cpo_step`; also ours, and off by default).
@@ -24,8 +24,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import believed_step, on_policy
-from apdo.algorithms.around import Around, solver
 from apdo.algorithms.cpo_step import improve
+from apdo.algorithms.local_model import LocalModel, solver
 from apdo.core import annealing, critics, dial, policies, trust_region
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
@@ -100,14 +100,14 @@ def step(
     estimates = on_policy.estimate(problem, critic, seen, config.trace, config.cost_trace)
     measured = on_policy.measure(problem, batch)
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
-    around = Around.of(problem, policy, seen, estimates.advantage)
+    model = LocalModel.of(problem, policy, seen, estimates.advantage)
     most = jnp.where(state.epoch == 0, 0.0, config.history if config.doubt else 0.0)
-    fresh = around.gradients(state.gradients.shape[0])
-    solve = solver(config.search, around)
+    fresh = model.gradients(state.gradients.shape[0])
+    solve = solver(config.search, model)
     gradients, solved, kept = believed_step.averaged(fresh, solve(fresh), state.gradients, solve(state.gradients), most)
     length = annealing.length(config.anneal, state.epoch)
     excess = measured["cost"] - limit
-    policy, change, metrics = improve(config.search, around, gradients, solved, excess, length, config.anneal > 0.0)
+    policy, change, metrics = improve(config.search, model, gradients, solved, excess, length, config.anneal > 0.0)
     metrics["history"] = kept[1:]
     critic, error = on_policy.fit(config.critic, critic, key, seen, estimates)
     metrics |= measured | dial.measure(turned, limit) | {"value_error": error}

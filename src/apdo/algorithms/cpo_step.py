@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from apdo.algorithms import believed_step
-from apdo.algorithms.around import Around
+from apdo.algorithms.local_model import LocalModel
 from apdo.core import policies, trust_region
 
 
 def improve(
     config: trust_region.LineSearch,
-    around: Around,
+    model: LocalModel,
     gradients: Float[Array, "H K P"],
     solved: Float[Array, "H K P"],
     excess: Float[Array, " M"],
@@ -31,16 +31,16 @@ def improve(
     plan = believed_step.solve(gradients, solved, excess, config.radius, length, settles)
 
     def acceptable(candidate: policies.Policy) -> Bool[Array, ""]:
-        gain = around.gains(candidate)
-        within = around.surrogate.kl(candidate) <= length**2 * config.radius
+        gain = model.gains(candidate)
+        within = model.surrogate.kl(candidate) <= length**2 * config.radius
         # A cost below its limit may rise up to it; a cost above its limit must not rise.
         safe = jnp.all(gain[1:] <= jnp.maximum(-excess, 0.0))
         # While any limit is exceeded, the step may lose return. Otherwise it has to gain some.
         return within & safe & (jnp.any(excess > 0.0) | (gain[0] > 0.0))
 
-    new, found = around.search(config, plan.step, acceptable)
+    new, found = model.search(config, plan.step, acceptable)
     taken = jnp.where(found.accepted, config.shrink ** (found.trials - 1), 0.0)
-    metrics = around.measure(new, found) | {
+    metrics = model.measure(new, found) | {
         "recovering": plan.move.recovering.astype(jnp.float32),
         "constrained": plan.move.constrained.astype(jnp.float32),
         "multiplier": plan.move.multiplier,

@@ -68,17 +68,17 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: a step for the return, or against the cost with the largest excess."""
     primal_key, critic_key = random.split(key)
-    view = epoch.look(config, problem, state, batch)
-    worst, broken = choose(view.excess, view.size, config.tolerance)
-    advantage = jnp.where(broken, -jnp.take(view.standard, 1 + worst, axis=-1), view.standard[..., 0])
-    samples = view.samples(problem, advantage)
+    quantities = epoch.begin(config, problem, state, batch)
+    worst, broken = choose(quantities.excess, quantities.size, config.tolerance)
+    advantage = jnp.where(broken, -jnp.take(quantities.standard, 1 + worst, axis=-1), quantities.standard[..., 0])
+    samples = quantities.samples(problem, advantage)
     k = 0 if state.epoch is None else state.epoch
     policy, optimiser, metrics = primal_steps.improve(
-        config.primal, view.policy, state.optimiser, samples, primal_key, epochs=k
+        config.primal, quantities.policy, state.optimiser, samples, primal_key, epochs=k
     )
     state = state if state.epoch is None else dataclasses.replace(state, epoch=k + 1)
     metrics["recovering"] = broken.astype(jnp.float32)
-    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+    return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
 def choose(

@@ -74,15 +74,16 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: update of ν by C(π_k), improvement, projection."""
     improve_key, project_key, critic_key = random.split(key, 3)
-    view = epoch.look(config, problem, state, batch)
-    state = epoch.ascend(config, state, view)
-    here = view.signals(problem)
+    quantities = epoch.begin(config, problem, state, batch)
+    state = epoch.ascend(config, state, quantities)
+    here = quantities.signals(problem)
     samples = here.surrogate.samples
-    half, optimiser, _ = primal_steps.improve(config.primal, view.policy, state.optimiser, samples, improve_key)
+    half, optimiser, _ = primal_steps.improve(config.primal, quantities.policy, state.optimiser, samples, improve_key)
+    length = primal_steps.step_length(config.primal, state.optimiser)
     data = Halfway(
         surrogate=here.surrogate,
         half=jax.vmap(half)(samples.observation),
-        cost=here.cost @ (primal_steps.step_length(config.primal, state.optimiser) * epoch.pull(state, view)),
+        cost=here.cost @ (length * epoch.relative_influence(state, quantities)),
     )
     # Adam's moments start at zero for the projection: those of the improvement point in the opposite direction.
     fresh = primal_steps.init(config.projection, half, pace_of=optimiser)
@@ -91,7 +92,7 @@ def step(
     metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
     metrics |= {"multiplier": state.multiplier.value, "improvement_kl": data.surrogate.kl(half)}
     metrics["projection_kl"] = back.kl(policy)
-    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+    return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
 def loss(policy: policies.Policy, near: Halfway) -> Float[Array, ""]:

@@ -1,14 +1,14 @@
 """The beginning and end of an epoch, shared by constrained on-policy algorithms. Each algorithm has its own step.
 
-`look` computes from a batch what a step may use: the policy and value functions with the newest normalisation,
+`begin` computes from a batch what a step may use: the policy and value functions with the newest normalisation,
 advantages of the reward and of every cost, C(π_k) and the enforced limit d_k. `finish` fits the value functions and
 builds the next state.
 
 **Units.** Losses add rewards and costs, so both are in units of the standard deviation of their own advantages
-(`View.standard`). Let L = Σ_t w_t, the effective number of steps in the sums of one episode. A step may raise the mean
-of w · (ratio - 1) · A_Ci / σ(A_Ci) by (d_i - C_i) / (L σ(A_Ci)) before C_i reaches its limit. `View.excess` is this
-number with the opposite sign. A penalty factor κ on it amounts to κ σ(A_R) / σ(A_Ci) in return per cost, the unit of
-multipliers in `core.dual`.
+(`Quantities.standard`). Let L = Σ_t w_t, the effective number of steps in the sums of one episode. A step may raise the
+mean of w · (ratio - 1) · A_Ci / σ(A_Ci) by (d_i - C_i) / (L σ(A_Ci)) before C_i reaches its limit. `Quantities.excess`
+is this number with the opposite sign. A penalty factor κ on it amounts to κ σ(A_R) / σ(A_Ci) in return per cost, the
+unit of multipliers in `core.dual`.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ class Signals(eqx.Module):
     cost: Float[Array, "B M"]
 
 
-class View(eqx.Module):
+class Quantities(eqx.Module):
     """The quantities that a step may use, from a batch that nothing has been learned from yet."""
 
     policy: policies.Policy
@@ -104,10 +104,10 @@ class View(eqx.Module):
         """The batch as unordered samples, with the advantages of the reward and of the costs."""
         samples = self.samples(problem, self.standard[..., 0])
         costs = self.standard[..., 1:].reshape(-1, self.standard.shape[-1] - 1)
-        return Signals(surrogate=primal_steps.Surrogate.around(self.policy, samples), cost=costs)
+        return Signals(surrogate=primal_steps.Surrogate.at(self.policy, samples), cost=costs)
 
 
-def look(config: Config, problem: Problem, state: State, batch: Transition) -> View:
+def begin(config: Config, problem: Problem, state: State, batch: Transition) -> Quantities:
     """The quantities that a step may use, from the batch of π_k."""
     statistics, seen = on_policy.observe(state.statistics, batch)
     critic = on_policy.rebase(state.critic, state.statistics, statistics)
@@ -118,7 +118,7 @@ def look(config: Config, problem: Problem, state: State, batch: Transition) -> V
     unit = jnp.sum(objective.step_weights(problem, batch)) * jnp.std(estimates.advantage[..., 1:], axis=(0, 1))
     moves = jnp.any(standard[..., 1:] != 0.0, axis=(0, 1))
     unit = jnp.where(moves, unit, 1.0)
-    return View(
+    return Quantities(
         policy=on_policy.rebase(state.policy, state.statistics, statistics),
         critic=critic,
         statistics=statistics,
@@ -136,18 +136,19 @@ def look(config: Config, problem: Problem, state: State, batch: Transition) -> V
 def finish(
     config: Config,
     state: S,
-    view: View,
+    quantities: Quantities,
     key: PRNGKeyArray,
     policy: policies.Policy,
     optimiser: optax.OptState,
     metrics: dict[str, Array],
 ) -> tuple[S, dict[str, Array]]:
     """The state with the new policy and value functions fitted to this batch, and all metrics."""
-    critic, error = on_policy.fit(config.critic, view.critic, key, view.batch, view.estimates)
+    critic, error = on_policy.fit(config.critic, quantities.critic, key, quantities.batch, quantities.estimates)
     after = dataclasses.replace(
-        state, policy=policy, optimiser=optimiser, critic=critic, dial=view.dial, statistics=view.statistics
+        state, policy=policy, optimiser=optimiser, critic=critic, dial=quantities.dial, statistics=quantities.statistics
     )
-    return after, metrics | view.measured | dial.measure(view.dial, view.limit) | {"value_error": error}
+    measured = quantities.measured | dial.measure(quantities.dial, quantities.limit)
+    return after, metrics | measured | {"value_error": error}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,16 +175,16 @@ def start_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray, prim
     return PricedState(**vars(start(config, problem, key, primal)), multiplier=multiplier, units=units)
 
 
-def ascend(config: PricedConfig, state: PricedState, view: View) -> PricedState:
+def ascend(config: PricedConfig, state: PricedState, quantities: Quantities) -> PricedState:
     """The state after the rule's update of ν by C(π_k), with gains that are pure numbers (`core.dual`)."""
-    cost = view.measured["cost"]
-    spread = view.measured["cost_deviation"], view.measured["cost_error"]
-    units = state.units.observe(view.estimates.advantage, cost, spread)
-    multiplier = steering.relative(config.rule, state.multiplier, cost, view.limit, config.dual_step, units)
+    cost = quantities.measured["cost"]
+    spread = quantities.measured["cost_deviation"], quantities.measured["cost_error"]
+    units = state.units.observe(quantities.estimates.advantage, cost, spread)
+    multiplier = steering.relative(config.rule, state.multiplier, cost, quantities.limit, config.dual_step, units)
     return dataclasses.replace(state, multiplier=multiplier, units=units)
 
 
-def pull(state: PricedState, view: View) -> Float[Array, " M"]:
+def relative_influence(state: PricedState, quantities: Quantities) -> Float[Array, " M"]:
     """ν_i σ(A_Ci) / σ(A_R): the influence of each cost on the policy, relative to the reward's."""
-    deviation = jnp.std(view.estimates.advantage, axis=(0, 1))
+    deviation = jnp.std(quantities.estimates.advantage, axis=(0, 1))
     return state.multiplier.value * deviation[1:] / jnp.where(deviation[0] > 0.0, deviation[0], 1.0)

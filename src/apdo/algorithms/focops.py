@@ -73,11 +73,11 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: update of ν by C(π_k), then gradient steps of the policy towards π*."""
     primal_key, critic_key = random.split(key)
-    view = epoch.look(config, problem, state, batch)
-    state = epoch.ascend(config, state, view)
+    quantities = epoch.begin(config, problem, state, batch)
+    state = epoch.ascend(config, state, quantities)
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
-    samples = view.samples(problem, standardise(view.estimates.advantage @ weight))
-    surrogate = primal_steps.Surrogate.around(view.policy, samples)
+    samples = quantities.samples(problem, standardise(quantities.estimates.advantage @ weight))
+    surrogate = primal_steps.Surrogate.at(quantities.policy, samples)
     primal = primal_steps.annealed(config.primal, state.optimiser)
     temperature = config.temperature / primal_steps.step_length(config.primal, state.optimiser)
 
@@ -85,10 +85,10 @@ def step(
         return loss(candidate, part, temperature, config.primal.most_kl)
 
     policy, optimiser = primal_steps.descend(
-        primal, towards_the_optimum, surrogate, surrogate, view.policy, state.optimiser, primal_key
+        primal, towards_the_optimum, surrogate, surrogate, quantities.policy, state.optimiser, primal_key
     )
     metrics = primal_steps.measure(surrogate, policy, jnp.asarray(True)) | {"multiplier": state.multiplier.value}
-    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+    return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
 def loss(

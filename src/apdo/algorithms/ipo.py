@@ -57,23 +57,23 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: advantages, gradient steps on return and barrier, and the fit of the value functions."""
     primal_key, critic_key = random.split(key)
-    view = epoch.look(config, problem, state, batch)
-    data = view.signals(problem)
+    quantities = epoch.begin(config, problem, state, batch)
+    data = quantities.signals(problem)
     config = dataclasses.replace(config, primal=primal_steps.annealed(config.primal, state.optimiser))
 
     def barred(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
-        return loss(config, candidate, part, view.excess, view.size)
+        return loss(config, candidate, part, quantities.excess, quantities.size)
 
     policy, optimiser = primal_steps.descend(
-        config.primal, barred, data, data.surrogate, view.policy, state.optimiser, primal_key
+        config.primal, barred, data, data.surrogate, quantities.policy, state.optimiser, primal_key
     )
-    deviation = jnp.std(view.estimates.advantage, axis=(0, 1))
-    varies = (deviation[1:] > 0.0) & (view.size > 0.0)
-    share = -view.excess / jnp.where(varies, view.size, 1.0)
+    deviation = jnp.std(quantities.estimates.advantage, axis=(0, 1))
+    varies = (deviation[1:] > 0.0) & (quantities.size > 0.0)
+    share = -quantities.excess / jnp.where(varies, quantities.size, 1.0)
     price = deviation[0] / jnp.where(varies, deviation[1:], 1.0) / config.sharpness
     multiplier = jnp.where(varies, price / jnp.maximum(share, least(config)), 0.0)
     metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True)) | {"multiplier": multiplier}
-    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+    return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
 def loss(

@@ -89,7 +89,9 @@ def finish(
     found = dual_estimate.estimate(members)
     now = supported & is_open(config, state)
     if state.search is not None:
-        search, worth = k_adj.look(config, problem, state.search, state.buffer, found, trial=state.trial is not None)
+        search, worth = k_adj.check_estimate(
+            config, problem, state.search, state.buffer, found, trial=state.trial is not None
+        )
         now, state = now & worth, dataclasses.replace(state, search=search)
     if state.members is not None:
         state = dataclasses.replace(state, members=members)

@@ -56,7 +56,7 @@ class Search(eqx.Module):
         return Search(earlier=earlier, checks=jnp.asarray(0))
 
 
-def look(
+def check_estimate(
     config: Config,
     problem: Problem,
     search: Search,

@@ -60,19 +60,19 @@ def step(
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: advantages, gradient steps on the penalised loss, and the fit of the value functions."""
     primal_key, critic_key = random.split(key)
-    view = epoch.look(config, problem, state, batch)
-    data = view.signals(problem)
+    quantities = epoch.begin(config, problem, state, batch)
+    data = quantities.signals(problem)
     config = dataclasses.replace(config, primal=primal_steps.annealed(config.primal, state.optimiser))
 
     def penalised(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
-        return loss(config, candidate, part, view.excess)
+        return loss(config, candidate, part, quantities.excess)
 
     policy, optimiser = primal_steps.descend(
-        config.primal, penalised, data, data.surrogate, view.policy, state.optimiser, primal_key
+        config.primal, penalised, data, data.surrogate, quantities.policy, state.optimiser, primal_key
     )
     metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
-    metrics["penalised"] = (brackets(config.primal, policy, data, view.excess) > 0.0).astype(jnp.float32)
-    return epoch.finish(config, state, view, critic_key, policy, optimiser, metrics)
+    metrics["penalised"] = (brackets(config.primal, policy, data, quantities.excess) > 0.0).astype(jnp.float32)
+    return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
 def loss(config: Config, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]) -> Float[Array, ""]:

@@ -18,7 +18,7 @@ Up to ten constraints: the projection is onto all of them at once, by enumeratin
 The paper has one constraint.
 
 Deviations:
-1. g and b_i are gradients of the sums of one episode (`around`), so both terms of c + bᵀx have the same unit.
+1. g and b_i are gradients of the sums of one episode (`local_model`), so both terms of c + bᵀx have the same unit.
 2. The paper does not shorten the step. A long projection leaves the region where the linear model is valid, so here the
    step is shortened until KL(π_k ‖ π) is at most 2δ: the KL of the reward step plus a projection of the same length.
 3. With `anneal` δ shrinks. Steps of constant length always pass the whole error of each batch's C on to the policy.
@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from apdo.algorithms import epoch, on_policy, primal_steps
-from apdo.algorithms.around import Around, solver
+from apdo.algorithms.local_model import LocalModel, solver
 from apdo.core import constrained_step, policies, trust_region
 from apdo.core.data import Transition
 from apdo.options import OURS, one_of, option
@@ -83,21 +83,21 @@ def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: reward step, projection, and the fit of the value functions."""
-    view = epoch.look(config, problem, state, batch)
+    quantities = epoch.begin(config, problem, state, batch)
     if state.epoch is not None:
         length = config.anneal / (config.anneal + state.epoch)
         search = dataclasses.replace(config.search, radius=config.search.radius * length**2)
         config = dataclasses.replace(config, search=search)
         state = dataclasses.replace(state, epoch=state.epoch + 1)
-    around = Around.of(problem, view.policy, view.batch, view.estimates.advantage)
-    policy, metrics = improve(config, around, view.measured["cost"] - view.limit)
-    return epoch.finish(config, state, view, key, policy, state.optimiser, metrics)
+    model = LocalModel.of(problem, quantities.policy, quantities.batch, quantities.estimates.advantage)
+    policy, metrics = improve(config, model, quantities.measured["cost"] - quantities.limit)
+    return epoch.finish(config, state, quantities, key, policy, state.optimiser, metrics)
 
 
-def improve(config: Config, around: Around, excess: Float[Array, " M"]) -> tuple[policies.Policy, dict[str, Array]]:
+def improve(config: Config, model: LocalModel, excess: Float[Array, " M"]) -> tuple[policies.Policy, dict[str, Array]]:
     """The two steps as one move, shortened if it leaves the region where the linear model is valid."""
-    gradients = around.gradients(1)
-    solved = solver(config.search, around)(gradients)[0]
+    gradients = model.gradients(1)
+    solved = solver(config.search, model)(gradients)[0]
     gradients = gradients[0]
     back = solved[1:] if config.metric == "kl" else gradients[1:]
     curvature = jnp.maximum(gradients[0] @ solved[0], 0.0)
@@ -109,10 +109,10 @@ def improve(config: Config, around: Around, excess: Float[Array, " M"]) -> tuple
     move = climb - amount @ back
 
     def acceptable(candidate: policies.Policy) -> Bool[Array, ""]:
-        return around.surrogate.kl(candidate) <= 2.0 * config.search.radius
+        return model.surrogate.kl(candidate) <= 2.0 * config.search.radius
 
-    new, found = around.search(config.search, move, acceptable)
-    metrics = around.measure(new, found) | {
+    new, found = model.search(config.search, move, acceptable)
+    metrics = model.measure(new, found) | {
         "constrained": jnp.any(amount > 0.0).astype(jnp.float32),
         "multiplier": jnp.where(length > 0.0, amount / jnp.where(length > 0.0, length, 1.0), 0.0),
     }

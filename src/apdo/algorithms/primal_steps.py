@@ -147,7 +147,7 @@ class Surrogate(eqx.Module):
     old_log_prob: Float[Array, " B"]
 
     @staticmethod
-    def around(policy: Policy, samples: Samples) -> "Surrogate":
+    def at(policy: Policy, samples: Samples) -> "Surrogate":
         """The surrogate of `policy`'s own samples."""
         old = jax.vmap(policy)(samples.observation)
         log_prob = jax.vmap(lambda d, a: d.log_prob(a))(old, samples.action)
@@ -201,7 +201,7 @@ def improve(
     epochs: Int[Array, ""] | int = 0,
 ) -> tuple[Policy, optax.OptState, dict[str, Array]]:
     """One primal step, in the epoch with the number `epochs`."""
-    surrogate = Surrogate.around(policy, samples)
+    surrogate = Surrogate.at(policy, samples)
     parameters, unravel = ravel_pytree(policy)
     accepted = jnp.asarray(True)
     match config:

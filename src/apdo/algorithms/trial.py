@@ -32,7 +32,7 @@ SLACK = 0.05
 """The share of a limit by which an actor on trial may exceed it."""
 ERRORS = 2.0
 """The standard errors of its own epoch's mean by which it may exceed the limit on top of that."""
-DEAR = 2.0
+EXCESS_WEIGHT = 2.0
 """The additional weight of cost beyond a limit, in multiples of the multiplier: λ' / λ."""
 _LEAST_SHARE = 0.25
 """One trial can lower the target cost of the next actor to this share at least."""
@@ -150,7 +150,7 @@ class Trial(eqx.Module):
     def _worth(
         problem: Problem, price: Float[Array, " M"], earned: Float[Array, ""], cost: Float[Array, " M"]
     ) -> Float[Array, ""]:
-        return earned - jnp.vdot(price, cost + DEAR * jnp.maximum(cost - problem.limit, 0.0))
+        return earned - jnp.vdot(price, cost + EXCESS_WEIGHT * jnp.maximum(cost - problem.limit, 0.0))
 
     def _keeps(self, problem: Problem, seen: Measurement, nearly: float | Float[Array, " M"] = 0.0) -> Bool[Array, ""]:
         """Whether costs are within the limits up to slack and noise, or not above the earlier cost plus `nearly`."""

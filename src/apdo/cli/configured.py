@@ -1,7 +1,7 @@
 """Options that come from configurations: as a command takes them, and as its help shows them.
 
 Which options there are depends on the algorithm and the environment. Which defaults are in force depends also on the
-preset, on the length of the episodes, and on the other options that are given (`experiment.settings.specify`).
+preset, on the length of the episodes, and on the other options that are given (`experiment.settings.make_experiment`).
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ def in_force(algorithm: str, environment: str, changes: Mapping[str, Any], prese
     found, used = None, dict(changes)
     for attempt in (dict(changes), {}):
         try:
-            found, used = settings.specify(algorithm, environment, attempt, preset), attempt
+            found, used = settings.make_experiment(algorithm, environment, attempt, preset), attempt
             break
         except InvalidInput:
             continue
@@ -109,7 +109,7 @@ def in_force(algorithm: str, environment: str, changes: Mapping[str, Any], prese
     origins = dict.fromkeys(family, f"suits {own.short(environment)}")
     origins |= dict.fromkeys(chosen, f"preset {preset}") | dict.fromkeys(used, "as given")
     parts = [
-        Part(title, config, _told(config, before, origins, algorithm if alias and i == 1 else "", i == 0))
+        Part(title, config, _rows_with_origins(config, before, origins, algorithm if alias and i == 1 else "", i == 0))
         for i, (title, config, before) in enumerate(zip(titles, held, plain, strict=True))
     ]
     if found is None:
@@ -132,7 +132,7 @@ def _laid_over(config: Configuration, *layers: Mapping[str, Any]) -> Configurati
     return config
 
 
-def _told(
+def _rows_with_origins(
     config: Configuration, before: Configuration, origins: Mapping[str, str], alias: str, of_run: bool
 ) -> list[Row]:
     """The rows of a configuration, with the origin of each value in force."""

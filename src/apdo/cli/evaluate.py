@@ -31,7 +31,7 @@ def evaluate(given: Given) -> None:
     seeds, newest = evaluation.seeds_of(experiment), bool(changes.get("newest"))
     policies = chosen.policies(training, seeds, state, newest)
     print(f"{experiment.algorithm} on {experiment.environment}, {episodes} fresh episodes each, 95 % intervals")
-    best = [] if newest else chosen.found(training, seeds, state)
+    best = [] if newest else chosen.best_policies(training, seeds, state)
     for i, policy in enumerate(policies):
         print(f"seed {seeds[i]}: {which(policy)}")
         if best:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from apdo.cli import completing, values
 from apdo.cli.declaring import Command, Given, option, place, switch
-from apdo.cli.train import tell
+from apdo.cli.train import print_result
 
 
 def resume(given: Given) -> None:
@@ -16,7 +16,7 @@ def resume(given: Given) -> None:
     runs.read_description(folder)
     from apdo.experiment import runner
 
-    tell(runner.resume(folder, quiet, epochs), quiet)
+    print_result(runner.resume(folder, quiet, epochs), quiet)
 
 
 COMMAND = Command(

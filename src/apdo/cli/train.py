@@ -41,7 +41,7 @@ def train(given: Given) -> None:
     goes_on = changes.pop("resume", False)
     from apdo.experiment import settings
 
-    experiment = settings.specify(algorithm, environment, changes, preset)
+    experiment = settings.make_experiment(algorithm, environment, changes, preset)
     folder = Path(out) if out else None
     if goes_on and folder is None:
         raise InvalidInput("--resume needs --out, the folder of the run to go on with.")
@@ -55,7 +55,7 @@ def train(given: Given) -> None:
         result = runner.train(experiment, folder, quiet, watched)
     else:
         result = runner.run(experiment, folder, quiet, watched)
-    tell(result, quiet)
+    print_result(result, quiet)
 
 
 def taken_watch(changes: dict[str, Any]) -> "Watch":
@@ -67,7 +67,7 @@ def taken_watch(changes: dict[str, Any]) -> "Watch":
     return Watch(bool(changes.pop("tensorboard", False)), str(changes.pop("wandb", "")), stop)
 
 
-def tell(result: "Result", quiet: bool) -> None:
+def print_result(result: "Result", quiet: bool) -> None:
     """Draw the curves of a run, and say where everything is."""
     from apdo.report import plot, runs
 

@@ -62,7 +62,7 @@ class Dial(eqx.Module):
     """k, the number of epochs so far."""
 
 
-def suited(epochs: int) -> dict[str, object]:
+def suited(epochs: int) -> dict[str, float]:
     """The default of `margin_most` for a run with this number of epochs."""
     return {"margin_most": annealing.in_a_long_run(Config().margin_most, epochs)}
 

@@ -323,7 +323,7 @@ class Sight:
     def begin(self, which: np.ndarray, generators: Sequence[np.random.Generator]) -> None:
         """Start an episode in some copies, given by index."""
         starts = [self._start(int(i), rng) for i, rng in zip(which, generators, strict=True)]
-        with self._told():
+        with self._broken_as_fault():
             self._simulations.begin(which, *(np.stack(part) for part in zip(*starts, strict=True)))
         self.now = self._simulations.state()
 
@@ -346,7 +346,7 @@ class Sight:
 
     def advance(self, controls: np.ndarray) -> Step:
         """Take one step in each copy."""
-        with self._told():
+        with self._broken_as_fault():
             self._simulations.advance(controls)
         if self._described.breakdown == "raise" and (unstable := self._simulations.unstable()).any():
             i = int(np.argmax(unstable))
@@ -360,7 +360,7 @@ class Sight:
         return Step(before, controls, self.now, self._dt)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _broken_as_fault(self) -> Iterator[None]:
         try:
             yield
         except simulations.Broken as broken:

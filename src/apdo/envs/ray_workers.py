@@ -53,7 +53,7 @@ class Share:
 
     def open(self) -> dict[str, Any]:
         """Make the environments."""
-        return self._told(self._make)
+        return self._result_or_fault(self._make)
 
     def _make(self) -> None:
         self._slice()
@@ -69,7 +69,7 @@ class Share:
 
     def play(self, entropy: Sequence[int] | None, given: Sequence[Work], last: bool) -> dict[str, Any]:
         """Begin a collection unless `entropy` is None, do the given work, and return the copies' state after it."""
-        return self._told(lambda: self._play(entropy, given, last))
+        return self._result_or_fault(lambda: self._play(entropy, given, last))
 
     def _play(self, entropy: Sequence[int] | None, given: Sequence[Work], last: bool) -> dict[str, Any]:
         own = self._slice()
@@ -86,7 +86,7 @@ class Share:
                 own.restart()
         return {name: np.array(getattr(arrays, name)[mine]) for name in _BACK}
 
-    def _told(self, work: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    def _result_or_fault(self, work: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
         try:
             return {"version": metadata.version("apdo")} | (work() or {})
         except InvalidInput as error:

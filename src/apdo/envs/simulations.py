@@ -114,7 +114,7 @@ class Batched:
 
     def begin(self, which: np.ndarray, qpos: np.ndarray, qvel: np.ndarray) -> None:
         """Reset, set positions and velocities, and compute what follows from them, with the first warm start."""
-        with self._told():
+        with self._error_as_broken():
             self._batch.reset(which, stage=self._start)
             self._qpos[which], self._qvel[which] = qpos, qvel
             self._batch.forward(which)
@@ -122,11 +122,11 @@ class Batched:
     def advance(self, controls: np.ndarray) -> None:
         """Advance all simulations in one call."""
         self._ctrl[:] = controls
-        with self._told():
+        with self._error_as_broken():
             self._batch.step(nstep=self._frame_skip)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _error_as_broken(self) -> Iterator[None]:
         try:
             yield
         except self._error as error:

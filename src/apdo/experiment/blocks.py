@@ -18,7 +18,7 @@ from typing import Any
 
 from apdo import files
 from apdo.errors import InvalidInput
-from apdo.experiment.difference import differences
+from apdo.experiment.difference import describe_differences
 from apdo.experiment.settings import Experiment
 from apdo.report import runs
 
@@ -62,7 +62,7 @@ def unfinished(folder: Path, wanted: Experiment) -> str:
     except InvalidInput:
         return "half-written"
     status = description.get("status", "unknown")
-    found = differences(essential(description.get("config")), wanted.essence())
+    found = describe_differences(essential(description.get("config")), wanted.essence())
     if status != "finished":
         if found:
             return "of another configuration"
@@ -117,7 +117,8 @@ def remember(page: Path, facts: Mapping[str, Any], experiments: Mapping[str, Exp
     known = known_of(page, facts) if page.exists() else {}
     before = known.get("arms", {})
     common = [name for name in now if name in before]
-    found = differences({name: known.get(name, facts[name]) for name in facts}, dict(facts)) or differences(
+    found = describe_differences({name: known.get(name, facts[name]) for name in facts}, dict(facts))
+    found = found or describe_differences(
         {name: essential(before[name]) for name in common}, {name: essential(now[name]) for name in common}
     )
     if found:

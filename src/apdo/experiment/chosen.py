@@ -14,7 +14,7 @@ from apdo.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class BestPolicy:
     """A seed's best policy, with what its own batch says about it."""
 
     seed: int
@@ -56,7 +56,7 @@ class Found:
         return f"{kind} {self.returned:.4g} ± {self.return_error:.2g}, cost {costs}"
 
 
-def found(training: loop.Training, seeds: Sequence[int], state: loop.State) -> list[Found]:
+def best_policies(training: loop.Training, seeds: Sequence[int], state: loop.State) -> list[BestPolicy]:
     """The best policy of each seed; empty if the algorithm keeps none, or before the first epoch."""
     kept = state.best
     if kept is None:
@@ -66,7 +66,7 @@ def found(training: loop.Training, seeds: Sequence[int], state: loop.State) -> l
         return []
     cost, cost_error = (np.asarray(values, dtype=float) for values in (kept.cost, kept.cost_error))
     return [
-        Found(
+        BestPolicy(
             seed=seed,
             epoch=int(epoch[i]),
             returned=float(returned[i]),
@@ -83,7 +83,7 @@ def found(training: loop.Training, seeds: Sequence[int], state: loop.State) -> l
 def policies(training: loop.Training, seeds: Sequence[int], state: loop.State, newest: bool = False) -> list[Policy]:
     """The policy of each seed: the best if the algorithm keeps one, unless the newest is asked for."""
     after = int(state.epoch)
-    there = [] if newest else found(training, seeds, state)
+    there = [] if newest else best_policies(training, seeds, state)
     if state.best is None or not there:
         noisy = "; batches drawn with noise say nothing of which is best"
         why = "" if newest or loop.keeps_best(training.algorithm) else noisy

@@ -3,7 +3,7 @@
 import json
 
 
-def differences(there: object, here: object, what: str = "", most: int = 4) -> str:
+def describe_differences(there: object, here: object, what: str = "", most: int = 4) -> str:
     """The differences between two nested dictionaries, or two values, in words; empty if there are none."""
     old, new = _flat(there, what), _flat(here, what)
     found = [

@@ -8,7 +8,7 @@ import numpy as np
 
 from apdo import loop
 from apdo.errors import InvalidInput
-from apdo.experiment.standing import Standing
+from apdo.experiment.resume_point import ResumePoint
 from apdo.report import runs
 
 
@@ -57,15 +57,15 @@ def _single(values: np.ndarray) -> np.ndarray:
     return values.astype({"f": np.float32, "i": np.int32}.get(values.dtype.kind, values.dtype))
 
 
-def history_of(stands: Standing) -> History:
+def history_of(point: ResumePoint) -> History:
     """The metrics of a run up to where it can continue."""
     history = History()
-    history.restore(stands.rows, skip={"epoch", "seed", "samples", "seconds"} | runs.ADJUSTED)
+    history.restore(point.rows, skip={"epoch", "seed", "samples", "seconds"} | runs.ADJUSTED)
     return history
 
 
 @dataclasses.dataclass(frozen=True)
-class Brought:
+class ChunkResults:
     """The results of one call of the compiled loop, without the state."""
 
     metrics: dict[str, np.ndarray]
@@ -74,13 +74,13 @@ class Brought:
     """By quantity: whether it was finite for each seed in the last epoch that was tried."""
     done: int
 
-    def of(self, rows: slice) -> "Brought":
+    def of(self, rows: slice) -> "ChunkResults":
         """The results of some of the seeds."""
         metrics = {name: value[:, rows] for name, value in self.metrics.items()}
-        return Brought(metrics, {name: flags[rows] for name, flags in self.finite.items()}, self.done)
+        return ChunkResults(metrics, {name: flags[rows] for name, flags in self.finite.items()}, self.done)
 
 
-def brought(chunk: loop.Chunk) -> Brought:
+def chunk_results(chunk: loop.Chunk) -> ChunkResults:
     """Copy a chunk's results from the device."""
     metrics, finite, done = jax.device_get((chunk.metrics, chunk.finite, chunk.done))
-    return Brought({name: value[: int(done)] for name, value in metrics.items()}, finite, int(done))
+    return ChunkResults({name: value[: int(done)] for name, value in metrics.items()}, finite, int(done))

@@ -13,12 +13,12 @@ from apdo import algorithms, loop, options
 from apdo.algorithms import checks, scaled
 from apdo.algorithms.contract import Algorithm
 from apdo.errors import InvalidInput
-from apdo.experiment import memory, records, result, standing, warm_start
-from apdo.experiment.difference import differences
+from apdo.experiment import memory, records, result, resume_point, warm_start
+from apdo.experiment.difference import describe_differences
 from apdo.experiment.history import history_of
 from apdo.experiment.result import Result
+from apdo.experiment.resume_point import ResumePoint
 from apdo.experiment.settings import BOOKKEEPING, Experiment, sized
-from apdo.experiment.standing import Standing
 from apdo.report import runs
 
 _ENDINGS = ("error", "stopped")
@@ -52,13 +52,13 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A run whose folder is locked and which is ready to be trained from where it stands."""
+    """A run whose folder is locked and which is ready to be trained from its resume point."""
 
     experiment: Experiment
     training: loop.Training
     seeds: list[int]
     record: records.Records
-    stands: Standing
+    resume_point: ResumePoint
 
 
 def begin(experiment: Experiment, folder: Path) -> Opened:
@@ -74,19 +74,19 @@ def begin(experiment: Experiment, folder: Path) -> Opened:
     description = describe(experiment, training, seeds) | ({} if warm is None else {warm_start.RECORD: warm.about})
     record = records.Records(folder, description)
     state = None if warm is None else warm.state
-    return Opened(experiment, training, seeds, record, Standing(state, [], 0, discarded=False))
+    return Opened(experiment, training, seeds, record, ResumePoint(state, [], 0, discarded=False))
 
 
 def reopen(
     folder: Path,
-    say: standing.Say,
+    say: resume_point.Say,
     epochs: int | None = None,
     bookkeeping: Mapping[str, Any] | None = None,
     task: type[Any] | None = None,
 ) -> Opened | Result:
     """Open an existing run folder to continue the run, or return its result if it is finished; see `runner.resume`."""
     runs.read_description(folder)
-    standing.check_own(folder)
+    resume_point.check_own(folder)
     with contextlib.ExitStack() as holding:
         held = holding.enter_context(records.lock(folder))
         description = runs.read_description(folder)
@@ -99,38 +99,38 @@ def reopen(
         if any(description.get(name) != fresh[name] for name in ("algorithm", "environment", "seeds", "batch")):
             raise InvalidInput(f"{folder / 'run.json'} contradicts itself: its configuration makes another run.")
         for name in ("versions", "device"):
-            if changed := differences(description.get(name), fresh[name], name):
+            if changed := describe_differences(description.get(name), fresh[name], name):
                 say(f"{changed}: the run goes on, but its bits may differ from those of a run without interruption.")
         memory.check(training, seeds)
-        stands = standing.find(folder, description, training, say)
-        if stands.state is None:
+        point = resume_point.find(folder, description, training, say)
+        if point.state is None:
             warm = warm_start.of(experiment, training, seeds, description.get(warm_start.RECORD))
-            stands = dataclasses.replace(stands, state=None if warm is None else warm.state)
-        if description.get("status") == "finished" and stands.epoch == experiment.settings.epochs:
-            if not stands.discarded:
+            point = dataclasses.replace(point, state=None if warm is None else warm.state)
+        if description.get("status") == "finished" and point.epoch == experiment.settings.epochs:
+            if not point.discarded:
                 say(f"{folder} is finished already, and whole.")
                 return result.of(
-                    folder, experiment, training, seeds, history_of(stands), started(training, seeds, stands)
+                    folder, experiment, training, seeds, history_of(point), started(training, seeds, point)
                 )
         else:
-            say(f"going on after {stands.epoch} of {experiment.settings.epochs} epochs")
-        note = {"epoch": stands.epoch, "at": fresh["started"]}
+            say(f"going on after {point.epoch} of {experiment.settings.epochs} epochs")
+        note = {"epoch": point.epoch, "at": fresh["started"]}
         note |= {name: fresh[name] for name in ("versions", "device", "commit")}
         earlier = description["resumed"] if isinstance(description.get("resumed"), list) else []
         description |= {"config": fresh["config"], "epochs": fresh["epochs"], "resumed": [*earlier, note]}
         description = {name: value for name, value in description.items() if name not in _ENDINGS}
-        record = records.Records.resume(folder, held, description, stands.end)
+        record = records.Records.resume(folder, held, description, point.end)
         holding.pop_all()
-    return Opened(experiment, training, seeds, record, stands)
+    return Opened(experiment, training, seeds, record, point)
 
 
-def enter(experiment: Experiment, folder: Path, say: standing.Say) -> Opened | Result:
+def enter(experiment: Experiment, folder: Path, say: resume_point.Say) -> Opened | Result:
     """Open the run of this experiment in this folder, or begin it if there is none. A finished run gives its result."""
     if not folder.exists() or records.is_blank(folder):
         return begin(experiment, folder)
     task = type(experiment.environment_config)
     there = Experiment.restore(runs.read_description(folder).get("config", {}), task)
-    if differ := differences(there.essence(), experiment.essence()):
+    if differ := describe_differences(there.essence(), experiment.essence()):
         raise InvalidInput(f"{folder} holds another run: {differ}; choose another folder with --out.")
     kept = {name: getattr(experiment.settings, name) for name in BOOKKEEPING}
     return reopen(folder, say, bookkeeping=kept, task=task)
@@ -186,6 +186,6 @@ def _adjustment_epoch(experiment: Experiment) -> int | None:
     return None if k_adj is None or k_adj < 0 else k_adj
 
 
-def started(training: loop.Training, seeds: list[int], stands: Standing) -> loop.State:
+def started(training: loop.Training, seeds: list[int], point: ResumePoint) -> loop.State:
     """The state from which a run continues."""
-    return loop.start(training, seeds) if stands.state is None else stands.state
+    return loop.start(training, seeds) if point.state is None else point.state

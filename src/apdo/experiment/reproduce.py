@@ -322,7 +322,7 @@ def experiment_of(arm: Arm, scale: Scale, first: int, count: int) -> Experiment:
         "checkpoint_every": epochs,
         "keep": 1,
     }
-    found = settings.specify(arm.algorithm, ENVIRONMENT, changes, "paper")
+    found = settings.make_experiment(arm.algorithm, ENVIRONMENT, changes, "paper")
     return dataclasses.replace(found, note=scale.note)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from apdo.errors import InvalidInput
 from apdo.experiment import runner
-from apdo.experiment.difference import differences
+from apdo.experiment.difference import describe_differences
 from apdo.experiment.settings import Experiment
 from apdo.report import runs
 
@@ -59,4 +59,4 @@ def compare(before: runs.Run, after: runs.Run) -> str:
 
 
 def _changed(there: dict[str, object], here: dict[str, object], name: str) -> str:
-    return differences(there.get(name), here.get(name), name)
+    return describe_differences(there.get(name), here.get(name), name)

@@ -23,7 +23,7 @@ class Result:
     """The best policy of each seed; `policy.about` says which it is."""
     newest: list[Policy]
     """The policy of each seed after the last epoch."""
-    best: list[chosen.Found]
+    best: list[chosen.BestPolicy]
     """What training measured of each seed's best policy; empty if the algorithm keeps no best policy."""
     metrics: dict[str, np.ndarray]
     """The metrics by name, [S, E] or [S, E, M]."""
@@ -64,7 +64,7 @@ def of(
         seeds=seeds,
         policies=chosen.policies(training, seeds, state),
         newest=chosen.policies(training, seeds, state, newest=True),
-        best=chosen.found(training, seeds, state),
+        best=chosen.best_policies(training, seeds, state),
         metrics=history.by_seed(),
         title=f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}",
         limits=tuple(training.problem.limits),

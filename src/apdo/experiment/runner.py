@@ -23,9 +23,9 @@ import numpy as np
 from apdo import files, hosted, loop, own
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
-from apdo.experiment import checkpoint, chosen, compilation, opening, records, remarks, result, standing, warm_start
+from apdo.experiment import checkpoint, chosen, compilation, opening, records, remarks, result, resume_point, warm_start
 from apdo.experiment.callbacks import Callback, Epoch
-from apdo.experiment.history import Brought, brought, history_of
+from apdo.experiment.history import ChunkResults, chunk_results, history_of
 from apdo.experiment.progress import Progress
 from apdo.experiment.result import Result
 from apdo.experiment.settings import Experiment
@@ -73,13 +73,13 @@ def train(experiment: Experiment, folder: Path, quiet: bool = False, callbacks: 
     return found if isinstance(found, Result) else finish(found, quiet, callbacks)
 
 
-def _sayer(quiet: bool) -> standing.Say:
+def _sayer(quiet: bool) -> resume_point.Say:
     """A function that prints messages about a run to stderr, because they are not part of its results."""
     return lambda text: None if quiet else print(f"apdo: {text}", file=sys.stderr)
 
 
 def finish(opened: opening.Opened, quiet: bool, callbacks: Sequence[Callback] = ()) -> Result:
-    """Train a run from where it stands to its end, and record how it ended."""
+    """Train a run from its resume point to its end, and record how it ended."""
     compilation.keep_compiled_programs()
     work, experiment = Runner(opened, callbacks), opened.experiment
     title = f"{own.short(experiment.algorithm)} on {own.short(experiment.environment)}"
@@ -135,13 +135,13 @@ def how_to_go_on(folder: Path, experiment: Experiment) -> str:
 
 
 class Runner:
-    """One run, trained from where it stands to its last epoch."""
+    """One run, trained from its resume point to its last epoch."""
 
     def __init__(self, opened: opening.Opened, callbacks: Sequence[Callback] = ()) -> None:
-        experiment, training, stands = opened.experiment, opened.training, opened.stands
+        experiment, training, point = opened.experiment, opened.training, opened.resume_point
         self.experiment, self.training, self.seeds = experiment, training, opened.seeds
-        self.record, self.stands, self.callbacks = opened.record, stands, callbacks
-        self.best: list[chosen.Found] = []
+        self.record, self.resume_point, self.callbacks = opened.record, point, callbacks
+        self.best: list[chosen.BestPolicy] = []
         """The best policies as they were last saved."""
         self.stopped = ""
         """Why a callback stopped the run before its last epoch; empty if none did."""
@@ -151,14 +151,14 @@ class Runner:
         number of runs that take turns in this process, including this one."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else compilation.Advance(training)
         self.adjuster = loop.Adjuster(training)
-        self.history = history_of(stands)
+        self.history = history_of(point)
         self.about = remarks.About(
             limits=training.problem.limits,
             names=tuple(training.environment.cost_names),
             epochs=experiment.settings.epochs,
             batch=training.problem.batch,
         )
-        adjusted = [k for k, rows in enumerate(stands.rows) if any(runs.ADJUSTED & row.keys() for row in rows)]
+        adjusted = [k for k, rows in enumerate(point.rows) if any(runs.ADJUSTED & row.keys() for row in rows)]
         self.adjusted_at = adjusted[-1] + 1 if adjusted else None
         """The number of epochs after which the multipliers were last adjusted; None if they never were."""
         planned = range(experiment.settings.epochs) if self.adjuster.adjustment is not None else ()
@@ -174,16 +174,16 @@ class Runner:
     def prepare(self, progress: Progress, stop: Stop) -> None:
         """Restore remarks, the start and the best policies from the run folder."""
         self.progress, self.stop = progress, stop
-        said = [one for one in runs.read_remarks(self.record.folder) if one["epoch"] <= self.stands.epoch]
+        said = [one for one in runs.read_remarks(self.record.folder) if one["epoch"] <= self.resume_point.epoch]
         self.record.keep_remarks(said)
         self.book = remarks.Book(said, self.record.remark, progress.message)
-        if self.stands.state is not None and self.stands.epoch == 0:
+        if self.resume_point.state is not None and self.resume_point.epoch == 0:
             # Save the state of a warm start, so that resuming does not need the earlier run again.
-            self.save(self.stands.state, 0)
+            self.save(self.resume_point.state, 0)
             if source := self.experiment.settings.start_from:
                 progress.message(f"starting from {warm_start.words(source)}")
-        if self.stands.state is not None:
-            self.best = chosen.found(self.training, self.seeds, self.stands.state)
+        if self.resume_point.state is not None:
+            self.best = chosen.best_policies(self.training, self.seeds, self.resume_point.state)
 
     def close(self, status: str, **facts: object) -> None:
         """Record how the run ended; only the first call has an effect."""
@@ -201,13 +201,13 @@ class Runner:
         """Train the remaining epochs."""
         try:
             self.prepare(progress, stop)
-            return self._train(opening.started(self.training, self.seeds, self.stands))
+            return self._train(opening.started(self.training, self.seeds, self.resume_point))
         finally:
             if isinstance(self.advance, hosted.Advance):
                 self.advance.close()
 
     def _train(self, state: loop.State) -> Result:
-        settings, epoch = self.experiment.settings, self.stands.epoch
+        settings, epoch = self.experiment.settings, self.resume_point.epoch
         self.progress.message(_samples(self.training, settings.batch))
         if epoch < settings.epochs:
             self.progress.message("compiling, or loading what an earlier run compiled")
@@ -223,7 +223,7 @@ class Runner:
 
                 request = adjusting.Request([adjusting.Part(self, slice(0, len(self.seeds)))], state)
                 [(state, [adjusted])] = adjusting.adjust([request])
-            if self.receive(brought(chunk), epoch, elapsed, partial(_same, state), adjusted):
+            if self.record_chunk(chunk_results(chunk), epoch, elapsed, partial(_same, state), adjusted):
                 self.save(state, epoch)
             if self.stop.asked and epoch < settings.epochs:
                 self.interrupt(state, epoch)
@@ -234,9 +234,9 @@ class Runner:
             self.record.folder, self.experiment, self.training, self.seeds, self.history, state, interrupted
         )
 
-    def receive(
+    def record_chunk(
         self,
-        chunk: Brought,
+        chunk: ChunkResults,
         epoch: int,
         elapsed: float,
         state: Callable[[], loop.State],
@@ -330,7 +330,7 @@ class Runner:
         folder = self.record.folder
         self.record.sync()
         checkpoint.save(checkpoint.path_of(folder, epoch), state, epoch)
-        self.best = chosen.found(self.training, self.seeds, state)
+        self.best = chosen.best_policies(self.training, self.seeds, state)
         checkpoint.prune(folder, self.experiment.settings.keep)
         checkpoint.learner_path(folder, epoch).unlink(missing_ok=True)
         self.saved_at = time.perf_counter()

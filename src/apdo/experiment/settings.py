@@ -237,7 +237,7 @@ def defaults(algorithm: str) -> Any:  # noqa: ANN401
     return options.override(algorithms.find(algorithm).Config(), algorithms.named(algorithm).options)
 
 
-def specify(
+def make_experiment(
     algorithm: str,
     environment: str,
     changes: Mapping[str, Any] | None = None,

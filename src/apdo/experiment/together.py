@@ -104,8 +104,8 @@ def groups(opened: Iterable[Opened]) -> list[list[Opened]]:
     alike: dict[object, list[Opened]] = {}
     for i, one in enumerate(opened):
         plan = one.experiment.settings
-        what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.stands.epoch
-        what = *what, one.stands.state is None  # a fresh start, or one from what was learned before
+        what = arguments.structure(one.training), plan.epochs, plan.checkpoint_every, one.resume_point.epoch
+        what = *what, one.resume_point.state is None  # a fresh start, or one from what was learned before
         alike.setdefault(("alone", i) if hosted.is_hosted(one.training) else what, []).append(one)
     found = []
     for members in alike.values():
@@ -286,26 +286,26 @@ class _Group:
             self._settle()
 
     def _train(self) -> Turn:
-        epoch, epochs = self.works[0].stands.epoch, self.works[0].experiment.settings.epochs
+        epoch, epochs = self.works[0].resume_point.epoch, self.works[0].experiment.settings.epochs
         state, self.begun = self.begun or self._start(), None
         while epoch < epochs and self.live:
             began = time.perf_counter()
             count = jnp.asarray(self.works[self.live[0]].count(epoch), dtype=jnp.int32)
             chunk = jax.block_until_ready(self.advance(state, count, self.numbers))
             elapsed = time.perf_counter() - began
-            state, brought = chunk.state, history.brought(chunk)
-            epoch += brought.done
+            state, results = chunk.state, history.chunk_results(chunk)
+            epoch += results.done
             adjusted: dict[int, adjusting.Adjusted] = {}
-            if brought.done and (asked := self._waiting(state, epoch)):
+            if results.done and (asked := self._waiting(state, epoch)):
                 parts = [adjusting.Part(self.works[i], self.rows[i]) for i in asked]
                 answer = yield adjusting.Request(parts, state, self.numbers)
                 assert answer is not None
                 state, adjusted = answer[0], dict(zip(asked, answer[1], strict=True))
-            failing = bool(loop.failures_in(brought.finite)) or any(
+            failing = bool(loop.failures_in(results.finite)) or any(
                 isinstance(one, NumericalFailure) for one in adjusted.values()
             )
             self._settle(wait=failing)  # a run that fails is saved at once, maybe under the same name
-            saving = [i for i in self.live if self._receive(i, brought, epoch, elapsed, state, adjusted.get(i))]
+            saving = [i for i in self.live if self._record_chunk(i, results, epoch, elapsed, state, adjusted.get(i))]
             self._save(saving, state, epoch)
             over = [i for i in self.live if self.works[i].stopped or self.works[i].record.folder in self.ends]
             if over:
@@ -324,7 +324,7 @@ class _Group:
         self.works[0].adjuster.begin(self.begun, self.numbers)
 
     def _start(self) -> loop.State:
-        states = [work.stands.state for work in self.works]
+        states = [work.resume_point.state for work in self.works]
         if any(state is None for state in states):
             return loop.start(self.training, [seed for work in self.works for seed in work.seeds], self.numbers)
         return rows.joined([state for state in states if state is not None])
@@ -337,10 +337,10 @@ class _Group:
         waiting = adjuster.open(state)
         return [i for i in self.live if waiting[self.rows[i]].any()]
 
-    def _receive(
+    def _record_chunk(
         self,
         i: int,
-        brought: history.Brought,
+        results: history.ChunkResults,
         epoch: int,
         elapsed: float,
         state: loop.State,
@@ -349,7 +349,7 @@ class _Group:
         """Record the results in a run's rows. Returns whether to save it. A failure is recorded too."""
         work, own = self.works[i], self.rows[i]
         try:
-            return work.receive(brought.of(own), epoch, elapsed, partial(rows.of, state, own), adjusted)
+            return work.record_chunk(results.of(own), epoch, elapsed, partial(rows.of, state, own), adjusted)
         except NumericalFailure as error:
             work.close("failed", error=str(error))
             self.ends[work.record.folder] = error

@@ -50,7 +50,7 @@ DEPENDABLE = ddpg.Learner(
 PIECE = paths.BLOCK
 """The number of iterations in the smallest piece: learning can pause and continue after any number of pieces."""
 _QUANTILE = 1.645
-_DEAR = 3.0
+_EXCESS_WEIGHT = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ def best_actor(
     q = judgements(config, problem, members, first, noise_key)
     limit = units.limit if unseen is None else units.limit - unseen / units.total
     excess = jnp.maximum(q[..., 1:] - jnp.broadcast_to(limit, q[..., 1:].shape), 0.0)
-    worth = q[..., 0] - excess @ (_DEAR * price)
+    worth = q[..., 0] - excess @ (_EXCESS_WEIGHT * price)
     best = jnp.argmax(jnp.min(worth, axis=1))
     return jax.tree.map(lambda leaf: leaf[best], members)
 

@@ -351,7 +351,8 @@ def expand(sweep: Sweep) -> list[Setting]:
         for varied in every:
             name = _name(algorithm, environment, varied)
             if name not in found:
-                found[name] = Setting(name, _specify(sweep, algorithm, environment, {**fixed, **varied}), varied)
+                experiment = _make_experiment(sweep, algorithm, environment, {**fixed, **varied})
+                found[name] = Setting(name, experiment, varied)
     return list(found.values())
 
 
@@ -367,10 +368,10 @@ def _varied(part: Part, sweep: Sweep) -> list[dict[str, Any]]:
     return [one | other for one, other in itertools.product(grid, drawn)]
 
 
-def _specify(sweep: Sweep, algorithm: str, environment: str, changes: Mapping[str, Any]) -> Experiment:
+def _make_experiment(sweep: Sweep, algorithm: str, environment: str, changes: Mapping[str, Any]) -> Experiment:
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
     try:
-        return settings.specify(algorithm, environment, plain, sweep.preset)
+        return settings.make_experiment(algorithm, environment, plain, sweep.preset)
     except InvalidInput as error:
         several = len(sweep.algorithms) > 1 and "unknown option" in str(error)
         hint = f" An option of one algorithm alone belongs into [for.{algorithm}.options]." if several else ""

@@ -74,7 +74,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Found:
+class SweepResult:
     """The results of a sweep: its table, its failures and its files."""
 
     path: Path
@@ -107,7 +107,7 @@ def _cell(value: object) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class SweepState:
     """The state of a sweep's folder."""
 
     missing: list[Block]
@@ -117,7 +117,9 @@ class Standing:
     """The reasons of the runs that failed and are not run again, by name."""
 
 
-def stand(sweep: Sweep, settings: Sequence[Setting], options: Options, say: Say, remove: bool = True) -> Standing:
+def sweep_state(
+    sweep: Sweep, settings: Sequence[Setting], options: Options, say: Say, remove: bool = True
+) -> SweepState:
     """Find what the folder has and what is missing. Runs that are neither finished nor able to continue are deleted."""
     missing: list[Block] = []
     ended, failed = 0, {}
@@ -143,7 +145,7 @@ def stand(sweep: Sweep, settings: Sequence[Setting], options: Options, say: Say,
         wanted = [seed for seed in range(sweep.seed, sweep.seed + sweep.seeds) if seed not in have]
         for first, size in _cut(blocks.gaps(wanted), sweep.block):
             missing.append(Block(setting, setting.with_seeds(first, size), blocks.folder_of(parent, first, size)))
-    return Standing(missing, ended, failed)
+    return SweepState(missing, ended, failed)
 
 
 def _cut(stretches: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int, int]]:
@@ -153,23 +155,23 @@ def _cut(stretches: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int,
 
 
 def announce(
-    settings: Sequence[Setting], stands: Standing, options: Options, backend: str, at_once: int, say: Say
+    settings: Sequence[Setting], state: SweepState, options: Options, backend: str, at_once: int, say: Say
 ) -> None:
     """Say what will be done, and about how long it takes."""
-    total = len(stands.missing) + stands.ended + len(stands.failed)
+    total = len(state.missing) + state.ended + len(state.failed)
     plural = "s" * (len(settings) != 1)
-    say(f"{len(settings)} setting{plural}, {total} runs: {stands.ended} over, {len(stands.missing)} to do.")
-    for name, why in stands.failed.items():
+    say(f"{len(settings)} setting{plural}, {total} runs: {state.ended} over, {len(state.missing)} to do.")
+    for name, why in state.failed.items():
         say(f"  failed before, and left so without --retry: {name}: {why}")
-    for block in stands.missing[:_LISTED]:
+    for block in state.missing[:_LISTED]:
         own = block.experiment.settings
         seeds = f"seed {own.seed}" if own.seeds == 1 else f"seeds {own.seed} to {own.seed + own.seeds - 1}"
         say(f"  {block.setting.name}  {seeds}, {own.epochs} epochs of {own.batch:,}")
-    if len(stands.missing) > _LISTED:
-        say(f"  and {len(stands.missing) - _LISTED} more")
-    if stands.missing:
+    if len(state.missing) > _LISTED:
+        say(f"  and {len(state.missing) - _LISTED} more")
+    if state.missing:
         kind = SPEEDS.get(backend, SPEEDS["gpu"]).what
-        jobs = jobs_of(stands.missing, options, backend, at_once)
+        jobs = jobs_of(state.missing, options, backend, at_once)
         say(f"about {duration(seconds_for(jobs, backend, at_once))} on {kind}, {at_once} at once.")
 
 
@@ -192,24 +194,24 @@ def seconds_for(jobs: Sequence[Sequence[Block]], backend: str, at_once: int) -> 
 # Running.
 
 
-def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = None) -> Found:
+def run(sweep: Sweep, options: Options, begin: Callable[[], Executor] | None = None) -> SweepResult:
     """Do what is missing, and write the results. `begin` makes an executor; without it, processes of this machine."""
     settings = expand(sweep)
     with blocks.alone(options.out / PAGE, "sweep's folder", "apdo sweep"):
         say = _sayer(options)
         blocks.remember(options.out / PAGE, {}, {setting.name: setting.experiment for setting in settings})
-        stands = stand(sweep, settings, options, say)
-        failed = dict(stands.failed)
-        if stands.missing:
+        state = sweep_state(sweep, settings, options, say)
+        failed = dict(state.failed)
+        if state.missing:
             pool = begin() if begin else local.Pool(options.out / "logs", options.jobs)
             try:
                 backend, count = getattr(pool, "backend", "cpu"), getattr(pool, "count", 1)
-                announce(settings, stands, options, backend, count, say)
-                failed |= _driver(stands, options, pool, backend, count).drive()
+                announce(settings, state, options, backend, count, say)
+                failed |= _driver(state, options, pool, backend, count).drive()
             finally:
                 pool.close()
         else:
-            say(f"all {stands.ended + len(stands.failed)} runs are over already.")
+            say(f"all {state.ended + len(state.failed)} runs are over already.")
         return report(settings, options, failed, say)
 
 
@@ -257,23 +259,23 @@ def _positive(name: str, value: float | str) -> float:
 def dry_run(sweep: Sweep, options: Options) -> None:
     """Say what a sweep would do, without making, changing or deleting a file."""
     settings = expand(sweep)
-    stands = stand(sweep, settings, options, print, remove=False)
+    state = sweep_state(sweep, settings, options, print, remove=False)
     import jax
 
     backend = jax.default_backend()
     at_once = options.jobs or local.fitting(backend, jax.device_count())
-    announce(settings, stands, options, backend, at_once, print)
+    announce(settings, state, options, backend, at_once, print)
     print("nothing was run (--dry-run).")
 
 
-def _driver(stands: Standing, options: Options, executor: Executor, backend: str, count: int) -> driving.Driver:
+def _driver(state: SweepState, options: Options, executor: Executor, backend: str, count: int) -> driving.Driver:
     return driving.Driver(
-        jobs_of(stands.missing, options, backend, count),
+        jobs_of(state.missing, options, backend, count),
         executor,
         title=f"sweep {options.out}",
         command=options.command,
-        ended=stands.ended,
-        failed=len(stands.failed),
+        ended=state.ended,
+        failed=len(state.failed),
         quiet=options.quiet,
         watch=options.watch,
     )
@@ -296,7 +298,7 @@ def _sayer(options: Options) -> Say:
 # What comes out.
 
 
-def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, str], say: Say) -> Found:
+def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, str], say: Say) -> SweepResult:
     """Write the table, the pictures and the page, from all that the folder has of these settings."""
     out, files = options.out, []
     entries = [entry_of(setting, out, failed) for setting in settings]
@@ -319,7 +321,7 @@ def report(settings: Sequence[Setting], options: Options, failed: Mapping[str, s
         say(f"{len(failed)} runs failed:")
         for name, why in failed.items():
             say(f"  {name}: {why}")
-    return Found(out, rows, dict(failed), files)
+    return SweepResult(out, rows, dict(failed), files)
 
 
 def entry_of(setting: Setting, out: Path, failed: Mapping[str, str]) -> Entry:

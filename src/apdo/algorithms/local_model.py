@@ -19,7 +19,7 @@ from apdo.core.data import Transition
 from apdo.problem import Problem
 
 
-class Around(eqx.Module):
+class LocalModel(eqx.Module):
     """A policy and the batch that it drew, from which R and C_i of policies nearby are estimated."""
 
     policy: policies.Policy
@@ -30,14 +30,16 @@ class Around(eqx.Module):
     """The index of each sample's environment."""
 
     @staticmethod
-    def of(problem: Problem, policy: policies.Policy, batch: Transition, advantage: Float[Array, "T N K"]) -> "Around":
+    def of(
+        problem: Problem, policy: policies.Policy, batch: Transition, advantage: Float[Array, "T N K"]
+    ) -> "LocalModel":
         """The local model around the policy that drew the batch."""
         centred = advantage - jnp.mean(advantage, axis=(0, 1), keepdims=True)
         weighted = objective.step_weights(problem, batch)[..., None] * centred
         samples = on_policy.samples(problem, batch, advantage[..., 0])
-        return Around(
+        return LocalModel(
             policy=policy,
-            surrogate=primal_steps.Surrogate.around(policy, samples),
+            surrogate=primal_steps.Surrogate.at(policy, samples),
             advantage=weighted.reshape(-1, advantage.shape[-1]),
             row=jnp.broadcast_to(jnp.arange(advantage.shape[1]), advantage.shape[:2]).reshape(-1),
         )
@@ -80,8 +82,10 @@ class Around(eqx.Module):
         }
 
 
-def solver(config: trust_region.LineSearch, around: Around) -> Callable[[Float[Array, "H K P"]], Float[Array, "H K P"]]:
+def solver(
+    config: trust_region.LineSearch, model: LocalModel
+) -> Callable[[Float[Array, "H K P"]], Float[Array, "H K P"]]:
     """v ↦ H⁻¹v, with the Fisher matrix H of the policy."""
-    product = primal_steps.fisher(config, around.policy, around.surrogate.samples.observation)
+    product = primal_steps.fisher(config, model.policy, model.surrogate.samples.observation)
     one = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
     return jax.vmap(jax.vmap(one))

@@ -22,7 +22,7 @@ PARTS = ("run.json", "metrics.jsonl", "remarks.jsonl", "lock", "checkpoints")
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class ResumePoint:
     """The point from which an interrupted run can continue."""
 
     state: loop.State | None
@@ -40,8 +40,8 @@ class Standing:
         return len(self.rows)
 
 
-def find(folder: Path, description: dict[str, Any], training: loop.Training, say: Say) -> Standing:
-    """Find where the run in a folder stands. Files that cannot be used are reported, and renamed."""
+def find(folder: Path, description: dict[str, Any], training: loop.Training, say: Say) -> ResumePoint:
+    """The resume point of the run in a folder. Files that cannot be used are reported, and renamed."""
     prefix = runs.read_prefix(folder, description)
     reached = len(prefix.rows)
     if prefix.complaint:
@@ -65,10 +65,10 @@ def find(folder: Path, description: dict[str, Any], training: loop.Training, say
             checkpoint.set_aside(path)
             continue
         end = prefix.ends[epoch - 1] if epoch else 0
-        return Standing(state, prefix.rows[:epoch], end, discarded=end < prefix.size)
+        return ResumePoint(state, prefix.rows[:epoch], end, discarded=end < prefix.size)
     if there:
         say("no checkpoint can be used: the run begins again from its first epoch.")
-    return Standing(None, [], 0, discarded=prefix.size > 0)
+    return ResumePoint(None, [], 0, discarded=prefix.size > 0)
 
 
 def check_own(folder: Path) -> None:
