@@ -301,9 +301,10 @@ def add(job: Job, found: dict[str, Any], out: Path, changes: dict[str, Any] | No
 
 
 def command_of(job: Job, changes: dict[str, Any] | None = None) -> str:
-    """The command for a job's seeds: the library's own or, for peers, the benchmark's."""
-    if job.kind == "peers":
-        return f"python -m benchmarks.peers_transfer --only '{job.case}/{job.algorithm}'"
+    """The command for a job's seeds: the library's own or, for peers and for where runs start, the benchmark's."""
+    if job.kind in ("peers", "reference"):
+        module = "peers_transfer" if job.kind == "peers" else "transfer"
+        return f"python -m benchmarks.{module} --only '{job.case}/{job.algorithm}'"
     return transfer_problems.command(CASES[job.case], job.algorithm, changes)
 
 

@@ -23,8 +23,8 @@ DOCUMENT = Path("docs/transfer.md")
 PICTURE = "curves.png"
 RESAMPLES = 5000
 KEPT = 0.9
-"""The share of the best epoch's gain that the returned policy should keep. If even that epoch earned less than the
-first policies, the remaining share is how much more may be lost."""
+"""The share of the best epoch's return, and of its gain over R_0, that the returned policy should keep. If that epoch
+earned less than 0, or less than the first policies, the remaining share is how much more may be lost."""
 SUMMARY = [
     "algorithm",
     "over",
@@ -32,7 +32,8 @@ SUMMARY = [
     "within 1.05 d",
     "normalised return (IQM)",
     "the same, 0 beyond a limit",
-    f"≥ {100 * KEPT:.0f} % of the best epoch",
+    f"≥ {100 * KEPT:.0f} % of the best epoch's return",
+    f"≥ {100 * KEPT:.0f} % of its gain over R_0",
 ]
 NAMES = {"apdo": "APDO", "pdo": "PDO", "cpo": "CPO", "trpo": "TRPO"}
 PEERS = {
@@ -78,6 +79,8 @@ class Outcome:
     excess: float
     kept: bool | None
     """Whether it earns almost as much as the best epoch within the limits; None if there was no such epoch."""
+    kept_gain: bool | None
+    """The same for what both gained over the first policies, which is stricter if those earned more than 0."""
 
 
 def problem_of(name: str, out: Path) -> Problem | None:
@@ -127,13 +130,18 @@ def outcomes(problem: Problem, told: dict[str, Any]) -> list[Outcome]:
 def outcome(problem: Problem, seed: dict[str, Any]) -> Outcome:
     """The outcome of one run."""
     if "failed" in seed:
-        return Outcome(0.0, within=False, earned=np.nan, excess=np.inf, kept=False)
+        return Outcome(0.0, within=False, earned=np.nan, excess=np.inf, kept=False, kept_gain=False)
     earned, excess = seed["return"]["mean"], float(problem.excess([cost["mean"] for cost in seed["costs"]]))
-    best, kept = seed["best_epoch"], None
-    if best is not None:
-        gained = best["return"] - problem.start
-        kept = earned - problem.start >= gained - (1.0 - KEPT) * abs(gained)
-    return Outcome(problem.normalised(earned), excess <= WITHIN - 1.0, earned, excess, kept)
+    best = seed["best_epoch"]
+    kept, kept_gain = (
+        (None, None) if best is None else (keeps(earned, best["return"], zero) for zero in (0.0, problem.start))
+    )
+    return Outcome(problem.normalised(earned), excess <= WITHIN - 1.0, earned, excess, kept, kept_gain)
+
+
+def keeps(earned: float, best: float, zero: float) -> bool:
+    """Whether a return keeps the share `KEPT` of the best epoch's, both counted from `zero`."""
+    return earned - zero >= best - zero - (1.0 - KEPT) * abs(best - zero)
 
 
 def pooled(scores: list[np.ndarray]) -> float:
@@ -156,7 +164,6 @@ def summary_row(name: str, what: str, runs: list[list[Outcome]]) -> list[str]:
     flat = [run for own in runs for run in own]
     scores = [np.array([run.score for run in own]) for own in runs]
     safe = [np.array([run.score * run.within for run in own]) for own in runs]
-    judged = [run.kept for run in flat if run.kept is not None]
     return [
         name,
         what,
@@ -164,7 +171,8 @@ def summary_row(name: str, what: str, runs: list[list[Outcome]]) -> list[str]:
         _share([run.within for run in flat]),
         _with_interval(scores),
         _with_interval(safe),
-        _share(judged),
+        _share([run.kept for run in flat if run.kept is not None]),
+        _share([run.kept_gain for run in flat if run.kept_gain is not None]),
     ]
 
 

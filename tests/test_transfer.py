@@ -156,23 +156,36 @@ def ended(earned, costs, best):
 
 
 def test_a_run_is_judged_by_the_policy_that_it_hands_back():
-    assert ended(5.0, (0.0, 2.0), {"return": 5.0}) == Outcome(1.0, within=True, earned=5.0, excess=0.0, kept=True)
+    whole = Outcome(1.0, within=True, earned=5.0, excess=0.0, kept=True, kept_gain=True)
+    assert ended(5.0, (0.0, 2.0), {"return": 5.0}) == whole
     second = ended(3.0, (0.0, 2.099), {"return": 5.0})
-    assert (second.score, second.within, second.kept) == (0.5, True, False)
+    assert (second.score, second.within, second.kept, second.kept_gain) == (0.5, True, False, False)
     assert second.excess == pytest.approx(0.0495)
-    # 90 % of what was gained over the start: 1 + 0.9 · 4.
-    assert ended(4.61, (0.0, 2.2), {"return": 5.0}).kept
-    assert not ended(4.59, (0.0, 2.2), {"return": 5.0}).kept
     assert not ended(4.59, (0.0, 2.2), {"return": 5.0}).within
     assert ended(4.59, (0.0, 2.2), None).kept is None
+    assert ended(4.59, (0.0, 2.2), None).kept_gain is None
     assert transfer_report.outcome(PROBLEM, {"failed": "NaN"}).score == 0
+
+
+def test_a_run_keeps_its_best_epoch_by_nine_tenths_of_the_return_or_of_the_gain_over_the_start():
+    def kept(earned, best):
+        run = ended(earned, (0.0, 2.0), {"return": best})
+        return run.kept, run.kept_gain
+
+    # The start earns 1. Nine tenths of the gain are 1 + 0.9 · 4, of the return 0.9 · 5.
+    assert kept(4.61, 5.0) == (True, True)
+    assert kept(4.59, 5.0) == (True, False)
+    assert kept(4.49, 5.0) == (False, False)
 
 
 def test_a_run_that_hands_back_its_best_epoch_has_kept_it_whatever_that_earns():
     assert ended(-3.0, (0.0, 2.0), {"return": -3.0}).kept
-    # The start earns 1: of a loss of 4 a tenth may be lost besides.
-    assert ended(-3.39, (0.0, 2.0), {"return": -3.0}).kept
-    assert not ended(-3.41, (0.0, 2.0), {"return": -3.0}).kept
+    assert ended(-3.0, (0.0, 2.0), {"return": -3.0}).kept_gain
+    # Of a return of -3 a tenth may be lost besides, and of a loss of 4 since the start.
+    assert ended(-3.29, (0.0, 2.0), {"return": -3.0}).kept
+    assert not ended(-3.31, (0.0, 2.0), {"return": -3.0}).kept
+    assert ended(-3.39, (0.0, 2.0), {"return": -3.0}).kept_gain
+    assert not ended(-3.41, (0.0, 2.0), {"return": -3.0}).kept_gain
 
 
 def test_the_best_epoch_of_a_gymnasium_problem_is_measured_on_fresh_episodes_too(monkeypatch):
@@ -288,7 +301,9 @@ def test_a_file_of_results_names_a_command_that_there_is():
     given = {"case": "navigation", "seeds": (0,)}
     study = transfer.command_of(Job("study", algorithm="cpo", **given))
     peers = transfer.command_of(Job("peers", algorithm="fsrl-cpo", **given))
+    start = transfer.command_of(Job("reference", algorithm="start", **given))
     assert study == "apdo train cpo navigation --limit 3"
+    assert start == "python -m benchmarks.transfer --only 'navigation/start'"
     assert peers == "python -m benchmarks.peers_transfer --only 'navigation/fsrl-cpo'"
 
 
