@@ -124,6 +124,8 @@ def take_over(out: Path, folder: Path = PEERS) -> None:
                 continue
             curve = {name: np.asarray(values, dtype=float) for name, values in one["curve"].items()}
             curve["cost"] = curve.pop("costs")[:, 0]
+            options = safety.options_of(told["config"])
+            del options["limits"]  # the task's own, though it was given
             found = {
                 "samples": one["samples"],
                 "status": "finished",
@@ -131,6 +133,7 @@ def take_over(out: Path, folder: Path = PEERS) -> None:
                 "seconds": round(one["seconds"]),
                 "cores": one["threads"],
                 "differs": {},
+                "options": options | {"samples": one["samples"]},
                 "command": told["command"],
                 **{name: one[name] for name in ("commit", "versions")},
                 "device": one["device"].replace("cpu,", "cpu:", 1),

@@ -55,6 +55,8 @@ LAST = 0.05
 POINTS = 100
 """The most points of a stored curve."""
 METRICS = ("return", "cost", "multiplier")
+FORMERLY = {"margin_most": 0.2, "first": "policy", "off_policy.learner.cost_steps": 1}
+"""Options that did not exist in all runs, and the values that do what was done before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +211,8 @@ def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any
         "ends": {str(mark): ending(curve, mark) for mark in marks if mark <= run.samples[-1]},
         "seconds": round(max(float(told["seconds"]), float(run.metrics["seconds"][0].sum())) / len(run.seeds)),
         "cores": cores or _cores_noted(folder),
-        "differs": differing(job, told["config"]),
+        "differs": differing(job, options := options_of(told["config"])),
+        "options": options,
         **_provenance(job, told),
         "curve": thinned(curve),
     }
@@ -259,19 +262,46 @@ def _provenance(job: Job, told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def differing(job: Job, config: dict[str, Any]) -> dict[str, Any]:
+def options_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The options of a described run by name, except its seeds and those that affect no result."""
+    from apdo.experiment import settings
+
+    left_out = {*settings.BOOKKEEPING, "seed", "seeds"}
+    parts = ("settings", "algorithm_config", "environment_config")
+    return {name: value for part in parts for name, value in config[part].items() if name not in left_out}
+
+
+def differing(job: Job, theirs: dict[str, Any]) -> dict[str, Any]:
     """The options of a run that differ from those of its command today; empty unless defaults have changed since.
 
     An option that did not exist at the time, and that is off by default, does not count.
     """
-    from apdo.experiment import settings
+    ours, theirs = options_of(job.described()), FORMERLY | theirs
+    new_and_off = {name for name in ours if name not in theirs and not ours[name]}
+    names = sorted((ours.keys() | theirs.keys() - FORMERLY.keys()) - new_and_off)
+    return {name: theirs.get(name) for name in names if ours.get(name) != theirs.get(name)}
 
-    now = job.described()
-    parts = ("settings", "algorithm_config", "environment_config")
-    ours, theirs = ({name: value for part in parts for name, value in one[part].items()} for one in (now, config))
-    names = sorted((ours.keys() | theirs.keys()) - set(settings.BOOKKEEPING))
-    new_and_off = {name for name in names if name not in theirs and not ours[name]}
-    return {name: theirs.get(name) for name in names if ours.get(name) != theirs.get(name) and name not in new_and_off}
+
+def compare_with_today(out: Path) -> None:
+    """Let each file say which options of its runs are not the defaults any more.
+
+    Runs that were filed without their options keep what was said of them then.
+    """
+    from apdo.errors import InvalidInput
+
+    for path in sorted(out.glob("*.json")):
+        told = read(path)
+        for seed, found in told["seeds"].items():
+            if "options" not in found:
+                continue
+            job = Job(told["task"], told["algorithm"], int(seed), found["options"]["samples"])
+            try:
+                differs = differing(job, found["options"])
+            except InvalidInput as error:
+                print(f"{job}: not compared with today's defaults: {error}", flush=True)
+                continue
+            if differs != found["differs"]:
+                add(job, found | {"differs": differs}, out)
 
 
 def _curve(metrics: dict[str, np.ndarray], samples: np.ndarray) -> dict[str, np.ndarray]:
@@ -590,6 +620,7 @@ def run(given: argparse.Namespace, study: Study, write: Callable[[Path], None]) 
             well = run_all(wanted(given, study), given)
         except KeyboardInterrupt:
             sys.exit("stopped; the same command goes on")
+    compare_with_today(given.out)
     write(given.out)
     sys.exit(0 if well else 1)
 

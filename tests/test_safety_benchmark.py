@@ -97,11 +97,34 @@ def test_options_that_the_command_does_not_give_are_told(tmp_path):
 
 
 def test_an_option_that_is_newer_than_the_run_and_off_is_no_difference():
-    config = JOB.described()
-    older = {part: dict(config[part]) for part in ("settings", "algorithm_config", "environment_config")}
-    assert older["algorithm_config"].pop("primal.anneal") == 0.0
-    older["algorithm_config"].pop("primal.radius")
+    older = safety.options_of(JOB.described())
+    assert older.pop("primal.anneal") == 0.0
+    older.pop("primal.radius")
     assert safety.differing(JOB, older) == {"primal.radius": None}
+
+
+def test_an_option_that_did_later_what_runs_did_before_it_is_no_difference():
+    older = safety.options_of(JOB.described())
+    assert older.pop("margin_most") == safety.FORMERLY["margin_most"]
+    assert safety.differing(JOB, older) == {}
+    assert safety.differing(JOB, older | {"margin_most": 0.1}) == {"margin_most": 0.1}
+
+
+def test_a_filed_run_is_compared_with_the_defaults_of_every_later_day(made, tmp_path):
+    found = safety.read_seed(JOB, made / JOB.name)
+    assert not {"seed", "seeds", "keep"} & found["options"].keys()
+    then = found | {"options": found["options"] | {"trace": 0.9}}
+    safety.add(JOB, then, tmp_path)
+    path = safety.path_of(JOB.task, JOB.algorithm, tmp_path)
+    safety.compare_with_today(tmp_path)
+    assert safety.read(path)["seeds"]["3"] == then | {"differs": {"trace": 0.9}}
+    safety.add(JOB, found | {"differs": {"trace": 0.9}}, tmp_path)
+    safety.compare_with_today(tmp_path)
+    assert safety.read(path)["seeds"]["3"] == found
+    without = {name: value for name, value in found.items() if name != "options"} | {"differs": {"trace": 0.8}}
+    safety.add(JOB, without, tmp_path)
+    safety.compare_with_today(tmp_path)
+    assert safety.read(path)["seeds"]["3"] == without
 
 
 def test_a_tree_with_changes_another_run_and_one_that_is_not_over_are_refused(made, tmp_path, monkeypatch):
