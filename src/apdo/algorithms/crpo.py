@@ -37,13 +37,7 @@ memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
-
-
-class State(epoch.State):
-    """The state of `epoch`, and the number of the epoch."""
-
-    epoch: Int[Array, ""] | None
-    """k; None if steps do not shrink."""
+State = epoch.CountedState
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import random
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo import objective
 from apdo.algorithms import on_policy, primal_steps
@@ -44,6 +44,13 @@ class Config(dial.Config):
     cost_trace: float = option(0.95, "λ of generalised advantage estimation, costs", OURS, within=(0.0, 1.0))
 
 
+@dataclasses.dataclass(frozen=True)
+class ClippedConfig(Config):
+    """The same for algorithms whose step is PPO's on a loss of their own."""
+
+    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the clipped gradient steps", OURS)
+
+
 class State(eqx.Module):
     """Everything that the next epoch needs."""
 
@@ -52,6 +59,18 @@ class State(eqx.Module):
     critic: critics.Critic
     dial: dial.Dial | None
     statistics: Statistics | None
+
+
+class CountedState(State):
+    """The same, and the number of the epoch."""
+
+    epoch: Int[Array, ""] | None
+    """k; None if steps do not shrink."""
+
+
+def init(config: ClippedConfig, problem: Problem, key: PRNGKeyArray) -> State:
+    """A new policy and new value functions."""
+    return start(config, problem, key, config.primal)
 
 
 def start(

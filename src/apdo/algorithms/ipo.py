@@ -36,20 +36,15 @@ learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
 State = epoch.State
+init = epoch.init
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(epoch.Config):
+class Config(epoch.ClippedConfig):
     """Settings of IPO."""
 
-    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the clipped gradient steps", OURS)
     sharpness: float = option(20.0, "t: a larger t gives a steeper barrier, nearer to the limit", OURS, above=0.0)
     most: float = option(20.0, "largest multiplier of the barrier, in units of σ(A_R)/σ(A_C)", OURS, above=0.0)
-
-
-def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A new policy and new value functions."""
-    return epoch.start(config, problem, key, config.primal)
 
 
 def step(

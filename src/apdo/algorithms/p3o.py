@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from apdo.algorithms import epoch, on_policy, primal_steps
 from apdo.core import policies
 from apdo.core.data import Transition
-from apdo.options import OURS, option
+from apdo.options import option
 from apdo.problem import Problem
 
 act = on_policy.act
@@ -40,19 +40,14 @@ learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
 State = epoch.State
+init = epoch.init
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(epoch.Config):
+class Config(epoch.ClippedConfig):
     """Settings of P3O."""
 
-    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the clipped gradient steps", OURS)
     penalty: float = option(20.0, "κ, in units of σ(A_R)/σ(A_C)", "OmniSafe", above=0.0)
-
-
-def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A new policy and new value functions."""
-    return epoch.start(config, problem, key, config.primal)
 
 
 def step(

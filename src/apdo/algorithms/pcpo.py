@@ -29,7 +29,7 @@ import dataclasses
 from math import inf
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from apdo.algorithms import epoch, on_policy, primal_steps
 from apdo.algorithms.local_model import LocalModel, solver
@@ -43,13 +43,7 @@ memory = on_policy.memory
 learned_policy = on_policy.learned_policy
 learned_values = on_policy.learned_values
 start_from = on_policy.start_from
-
-
-class State(epoch.State):
-    """The state of `epoch`, and the number of the epoch."""
-
-    epoch: Int[Array, ""] | None
-    """k; None if steps do not shrink."""
+State = epoch.CountedState
 
 
 @dataclasses.dataclass(frozen=True)
