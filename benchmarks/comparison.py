@@ -177,17 +177,17 @@ def row(task: str, algorithm: str, out: Path) -> list[str]:
     theirs = report.theirs(task, algorithm)
     seeds = report.gather(task, out, [algorithm]).get(algorithm, {})
     if not seeds:
-        return [title(algorithm), NOT_RUN, *[report.NOTHING] * 6, theirs, report.NOTHING]
+        return [title(algorithm), NOT_RUN, *[report.NOTHING] * 7, theirs, report.NOTHING]
     cells = report.ends(task, algorithm, seeds)[1:]
     if length(task, algorithm) < TASKS[task].samples:
         cells[-2:] = [f"ends at {short(length(task, algorithm))}", report.NOTHING]
-    told = [quickness(task, seeds), report.duration(task, algorithm, seeds), theirs]
+    told = [report.returned(seeds), quickness(task, seeds), report.duration(task, algorithm, seeds), theirs]
     return [title(algorithm), *cells, *told, share(task, algorithm, at_end(task, algorithm, seeds))]
 
 
 def table(task: str, out: Path) -> str:
     """The table of a task's results; algorithms that were not run have a row too."""
-    heading = [*report.headings(task), "samples to a good policy within the limit", "time of a seed"]
+    heading = [*report.headings(task), report.RETURNED, "samples to a good policy within the limit", "time of a seed"]
     heading += ["OmniSafe: return / cost", "ours of its return"]
     told = document.table(heading, *(row(task, algorithm, out) for algorithm in STUDY.algorithms))
     return "\n\n".join([told, *report.changes(report.gather(task, out, STUDY.algorithms))])

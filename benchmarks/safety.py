@@ -54,6 +54,8 @@ LAST = 0.05
 """A result is the mean over this share of the samples, at the end of the run."""
 POINTS = 100
 """The most points of a stored curve."""
+EPISODES = 100
+"""The fresh episodes that the policy plays which a run returns."""
 METRICS = ("return", "cost", "multiplier")
 FORMERLY = {"margin_most": 0.2, "first": "policy", "off_policy.learner.cost_steps": 1}
 """Options that did not exist in all runs, and the values that do what was done before."""
@@ -219,6 +221,20 @@ def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any
     if lacking := provenance.missing(found):
         raise Refused(f"it does not say where it comes from: {', '.join(lacking)} (a tree with changes has no commit)")
     return found
+
+
+def returned(job: Job, folder: Path) -> dict[str, Any]:
+    """Return and cost of the policy that a whole run returns, on fresh episodes; empty for wrapped environments.
+
+    A wrapper pays rewards of its own, so its return is not the environment's.
+    """
+    import apdo
+
+    if "wrap" in job.entry.options:
+        return {}
+    found = apdo.evaluate(folder, job.seed, episodes=EPISODES)
+    told = {"return": found.undiscounted_return.mean, "cost": found.constrained_cost[0].mean, "episodes": EPISODES}
+    return {"returned": told}
 
 
 def length(task: str, algorithm: str) -> int:
@@ -389,6 +405,8 @@ def file_all(given: argparse.Namespace, study: Study = BENCHMARK) -> None:
             if samples != job.described()["settings"]["samples"]:
                 job = dataclasses.replace(job, samples=samples)
             found = read_seed(job, folder, given.cores)
+            if found["samples"] >= length(job.task, job.algorithm):
+                found |= returned(job, folder)
         except (Refused, InvalidInput) as error:
             print(f"{job}: not filed: {error}", flush=True)
             continue
@@ -483,6 +501,9 @@ def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: thr
     said = _watched(_started([str(Path(sys.executable).with_name("apdo")), *job.words(given.runs)[1:]], cores), over)
     try:
         each = [(one, read_seed(one, folder)) for one in (dataclasses.replace(job, seed=seed) for seed in job.seeds)]
+        for one, found in each:
+            if found["samples"] >= length(one.task, one.algorithm):
+                found |= returned(one, folder)
     except Refused as error:
         if over.is_set():
             return True, f"{job}: stopped with nothing to file yet: {error}"

@@ -19,6 +19,7 @@ DOCUMENT = Path("docs/benchmarks.md")
 SUMMARY = "summary"
 NOT_RUN = "Not run yet."
 NOTHING = "–"
+RETURNED = "policy that a run returns"
 
 
 class Estimate(NamedTuple):
@@ -69,7 +70,8 @@ def at(seeds: dict[str, dict[str, Any]], samples: int) -> dict[str, Estimate] | 
 
 def row(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str]:
     """A row of a task's table."""
-    return [*ends(task, algorithm, seeds), duration(task, algorithm, seeds), theirs(task, algorithm)]
+    told = [returned(seeds), duration(task, algorithm, seeds), theirs(task, algorithm)]
+    return [*ends(task, algorithm, seeds), *told]
 
 
 def ends(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[str]:
@@ -83,6 +85,15 @@ def ends(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> list[st
         )
         cells += [NOTHING] * 2 if found is None else [f"{found['return']}{fewer}", str(found["cost"])]
     return cells
+
+
+def returned(seeds: dict[str, dict[str, Any]]) -> str:
+    """Return and cost of the policies that the runs return, over the seeds for which they were measured."""
+    told = [seed["returned"] for seed in seeds.values() if "returned" in seed]
+    if not told:
+        return NOTHING
+    earned, cost = (estimate([one[name] for one in told]) for name in ("return", "cost"))
+    return f"{earned} at {cost}" + (f" ({len(told)} of {len(seeds)} seeds)" if len(told) < len(seeds) else "")
 
 
 def duration(task: str, algorithm: str, seeds: dict[str, dict[str, Any]]) -> str:
@@ -128,7 +139,12 @@ def table(task: str, out: Path) -> str:
     found = gather(task, out)
     if not found:
         return NOT_RUN
-    heading = [*headings(task), "time of a seed", f"OmniSafe at {_short(published.ON_POLICY_STEPS)}: return / cost"]
+    heading = [
+        *headings(task),
+        RETURNED,
+        "time of a seed",
+        f"OmniSafe at {_short(published.ON_POLICY_STEPS)}: return / cost",
+    ]
     told = document.table(heading, *(row(task, algorithm, seeds) for algorithm, seeds in found.items()))
     return "\n\n".join([told, *changes(found)])
 

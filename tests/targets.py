@@ -1,7 +1,7 @@
 """Runs the Makefile's test targets, and stores the outcome of each: results/tests/last.json and last.md.
 
-python -m tests.targets                 every target python -m tests.targets test test-isa   these; the outcomes of the
-others stay
+    python -m tests.targets                   every target
+    python -m tests.targets test test-isa     these; the outcomes of the others stay
 
 An outcome has the commit and the date of its own run. It is stored only for a tree without changes.
 """

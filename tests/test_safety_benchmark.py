@@ -10,6 +10,7 @@ import pytest
 from benchmarks import provenance, safety
 from benchmarks.safety import Job, Refused, Study, Task
 
+import apdo
 from apdo.experiment import records, runner, settings
 from apdo.report import runs
 
@@ -170,7 +171,14 @@ def test_seeds_that_are_filed_join_those_that_are_there(made, tmp_path):
     told = safety.read(safety.path_of("navigation", "pdo", given.out))
     assert list(told["seeds"]) == ["3", "12"]
     assert told["seeds"]["12"] == {"samples": 1}
-    assert told["seeds"]["3"] == safety.read_seed(JOB, made / JOB.name)
+    filed = told["seeds"]["3"]
+    played = apdo.evaluate(made / JOB.name, 3, episodes=safety.EPISODES)
+    assert filed.pop("returned") == {
+        "return": played.undiscounted_return.mean,
+        "cost": played.constrained_cost[0].mean,
+        "episodes": safety.EPISODES,
+    }
+    assert filed == safety.read_seed(JOB, made / JOB.name)
     assert [path.name for path in given.out.iterdir()] == ["navigation-pdo.json"]
 
 

@@ -46,10 +46,21 @@ def test_the_numbers_of_a_table_are_those_of_the_files(tmp_path):
     # Student's t for two degrees of freedom is 4.3027; the deviations are 50 and the root of 7.
     returns, costs = f"1650 ± {4.3027 * 50 / 3**0.5:.0f}", f"23.0 ± {4.3027 * (7 / 3) ** 0.5:.1f}"
     theirs = "1713.71 ± 18.26 / 13.4 ± 5.82 (CPO)"
-    assert cells(told, "cpo") == ["cpo", "3", returns, costs, returns, costs, "1.5 to 10 min, 1 core", theirs]
+    assert cells(told, "cpo") == ["cpo", "3", returns, costs, returns, costs, "–", "1.5 to 10 min, 1 core", theirs]
     early = f"1100 ± {12.7062 * 100:.0f}", f"35.0 ± {12.7062 * 5:.1f}"
-    assert cells(told, "apdo") == ["apdo", "2", *early, "1000 (1 of 2 seeds)", "30.0", "10 min, 1 core", "–"]
+    assert cells(told, "apdo") == ["apdo", "2", *early, "1000 (1 of 2 seeds)", "30.0", "–", "10 min, 1 core", "–"]
     assert safety_report.table("ant-velocity", tmp_path) == "Not run yet."
+
+
+def test_a_table_has_the_policies_that_runs_return_as_far_as_they_were_measured(tmp_path):
+    measured = ({"return": earned, "cost": cost, "episodes": 100} for earned, cost in ((1600.0, 20.0), (1700.0, 22.0)))
+    seeds = [seed(1500.0, 26.0, returned=one) for one in measured]
+    file(tmp_path, "hopper-velocity", "cpo", *seeds, seed(1500.0, 26.0))
+    file(tmp_path, "hopper-velocity", "pdo", seeds[0])
+    told = safety_report.table("hopper-velocity", tmp_path)
+    # Student's t for one degree of freedom is 12.7062.
+    assert cells(told, "cpo")[6] == f"1650 ± {12.7062 * 50:.0f} at 21.0 ± {12.7062:.1f} (2 of 3 seeds)"
+    assert cells(told, "pdo")[6] == "1600 at 20.0"
 
 
 def test_a_table_says_which_seeds_failed_and_which_options_were_others(tmp_path):
