@@ -27,7 +27,7 @@ LAYERS = {
     "envs": {"errors", "options", "own"},
     "tasks": {"errors", "options", "finite", "exact", "envs"},
     "rollout": {"core", "envs"},
-    "best": {"core", "problem"},
+    "best": {"core", "problem", "objective"},
     "arguments": set(),
     "loop": {"arguments", "problem", "core", "algorithms", "envs", "rollout", "best"},
     "hosted": {"errors", "core", "algorithms", "envs", "best", "loop"},
@@ -102,6 +102,21 @@ def test_imports_point_one_way():
 def test_algorithms_do_not_know_environments_or_samplers():
     for path in (SOURCE / "algorithms").glob("*.py"):
         assert not {"envs", "tasks", "rollout", "loop"} & set(imported_parts(path)), path.name
+
+
+POSES = {"problem.py", "objective.py", "experiment/settings.py", "experiment/multipliers.py", "experiment/buffers.py"}
+"""What defines a problem's discounts and ends, or hands them from one description of a problem to another."""
+RECORDS = {"experiment/opening.py"}
+
+
+def test_discounts_and_ends_of_a_problem_are_interpreted_in_one_place():
+    """Whoever else looked at them would have a copy of what is optimised."""
+    parts = {"core", "off_policy", "algorithms", "best", "rollout", "loop", "hosted", "experiment", "cli"}
+    for path in SOURCE.rglob("*.py"):
+        name = path.relative_to(SOURCE).as_posix()
+        if part_of(path) in parts and name not in POSES | RECORDS:
+            read = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+            assert not read & {"discount", "cost_discount", "truncates"}, name
 
 
 def test_no_algorithm_has_more_than_140_lines():

@@ -131,6 +131,28 @@ def test_a_limit_of_nothing_is_kept_by_no_cost_and_exceeded_least_by_the_least()
     assert [(int(one.epoch), bool(one.known)) for one in kept] == [(0, False), (1, True), (1, True)]
 
 
+@pytest.mark.parametrize("limit", [0.0, -1.0])
+def test_a_limit_that_a_cost_cannot_be_below_is_exceeded_least_by_the_lowest_upper_bound(limit):
+    """Relative to themselves, 0.04 ± 0.02 is above 0 by 1.8, and 1.5 ± 0.2 by 1.2; an episode of the latter varies."""
+    rows = history(np.random.default_rng(0), epochs=6, limits=(limit,))
+    shown = [(1.2, 0.2), (1.5, 0.2), (0.3, 0.06), (0.04, 0.02), (0.2, 0.02), (0.05, 0.03)]
+    for row, (cost, error) in zip(rows, shown, strict=True):
+        row |= {"cost": np.array([cost]), "cost_error": np.array([error])}
+    chosen = [int(one.epoch) for one in follow(rows, problem((limit,)))]
+    bounds = [row["cost"][0] + 1.645 * row["cost_error"][0] for row in believed(rows, "return")]
+    assert chosen == [int(np.argmin(bounds[: k + 1])) for k in range(6)]
+    assert chosen[3] == 3
+    assert [int(one.epoch) for one in follow(rows, problem((limit,)), cost=2.0**-30)] == chosen
+
+
+def test_beside_a_limit_of_nothing_another_limit_still_counts():
+    """The first cost is as far above 0 in both epochs; the second is within its limit of 1 in the later one."""
+    rows = history(np.random.default_rng(0), epochs=2, limits=(0.0, 1.0))
+    for row, second in zip(rows, (3.0, 0.5), strict=True):
+        row |= {"cost": np.array([0.5, second]), "cost_error": np.array([0.1, 0.01])}
+    assert [int(one.epoch) for one in follow(rows, problem((0.0, 1.0)))] == [0, 1]
+
+
 def test_a_drift_near_its_limit_of_zero_exceeds_it_less_than_a_cost_that_hardly_varies_exceeds_its_own():
     """A drift of -0.1 ± 0.25 may exceed 0 by three times its size, a power of 1.56 exceeds 1.5 by 4 %."""
     rows = history(np.random.default_rng(0), epochs=3, limits=(0.0, 1.5))

@@ -9,8 +9,10 @@ known to keep the limits if
 
 Of these policies the best has the greatest R - z · error(R). While no policy is known to keep the limits, the best is
 the one whose upper bounds exceed the limits least, in the relative units of `core.dual`: shares of the cost or of the
-limit, or standard deviations of an episode. If rewards, costs and limits are multiplied by powers of two, the results
-are the same bits.
+limit, or standard deviations of an episode. None of these suits a limit that is not positive, of a cost that has never
+been negative: the cost cannot be below it, and relative to itself every cost is as far above 0 as any other. Then the
+excesses of such a cost by two policies are compared with each other. If rewards, costs and limits are multiplied by
+powers of two, the results are the same bits.
 """
 
 from collections.abc import Mapping
@@ -20,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from apdo import objective
 from apdo.core import dual
 from apdo.problem import Problem
 
@@ -138,14 +141,14 @@ def update(
     epoch: Int[Array, ""],
 ) -> Best:
     """The better of the best policy so far and the policy that drew this epoch's batch. If equal, it is the latter."""
-    returned = metrics["discounted_return" if problem.cost_discount < 1.0 else "return"]
+    returned = metrics["return" if objective.is_total(problem) else "discounted_return"]
     belief = best.belief.observe(
         jnp.concatenate([returned[None], metrics["cost"]]),
         jnp.concatenate([metrics["return_error"][None], metrics["cost_error"]]),
     )
     error = jnp.sqrt(belief.variance)
     cost, cost_error = belief.mean[1:], error[1:]
-    over = jnp.maximum(upper(cost, cost_error) - problem.limit, 0.0)
+    over = beyond(problem, cost, cost_error)
     deviation = metrics["cost_error"] * jnp.sqrt(jnp.maximum(episodes, 1).astype(over.dtype))
     signed = (belief.lowest[1:] < 0.0) | (problem.limit < 0.0)
     size = dual.relative_size(cost, problem.limit, 0.0, deviation, signed)
@@ -157,19 +160,47 @@ def update(
         cost_error=cost_error,
         epoch=epoch,
         known=jnp.all(over <= 0.0) & (episodes >= LEAST_EPISODES),
-        excess=jnp.max(jnp.where(over > 0.0, over / jnp.where(size > 0.0, size, 1.0), 0.0)),
+        excess=_largest(over, size),
         belief=belief,
     )
-    first = better(candidate, best)
+    never_negative = belief.lowest[1:] >= 0.0
+    kept_size = dual.relative_size(best.cost, problem.limit, 0.0, deviation, signed)
+    first = better(problem, candidate, best, (size, kept_size), never_negative)
     kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), candidate, best)
     return eqx.tree_at(lambda one: one.belief, kept, belief)
 
 
-def better(one: Best, other: Best) -> Bool[Array, ""]:
-    """Whether `one` is better than `other`. If equal, it is, because more batches inform about a later policy."""
+def better(
+    problem: Problem,
+    one: Best,
+    other: Best,
+    sizes: tuple[Float[Array, " M"], Float[Array, " M"]],
+    never_negative: Bool[Array, " M"],
+) -> Bool[Array, ""]:
+    """Whether `one` is better than `other`. If equal, it is, because more batches inform about a later policy.
+
+    `sizes` are those that the excesses of both are relative to, where their limits have any.
+    """
     earns_more = lower(one.returned, one.return_error) >= lower(other.returned, other.return_error)
-    alike = jnp.where(one.known, earns_more, one.excess < other.excess)
+    sizeless = (problem.limit <= 0.0) & never_negative
+    overs = [beyond(problem, each.cost, each.cost_error) for each in (one, other)]
+    larger = jnp.maximum(*overs)
+    mine, its = (
+        jnp.where(jnp.any(sizeless), _largest(over, jnp.where(sizeless, larger, size)), each.excess)
+        for each, over, size in zip((one, other), overs, sizes, strict=True)
+    )
+    alike = jnp.where(one.known, earns_more, mine < its)
     return (other.epoch == NONE) | (one.known & ~other.known) | ((one.known == other.known) & alike)
+
+
+def beyond(problem: Problem, cost: Float[Array, " M"], error: Float[Array, " M"]) -> Float[Array, " M"]:
+    """By how much the upper bounds of costs exceed their limits; 0 of those that do not."""
+    return jnp.maximum(upper(cost, error) - problem.limit, 0.0)
+
+
+def _largest(over: Float[Array, " M"], size: Float[Array, " M"]) -> Float[Array, ""]:
+    """The largest excess relative to its size."""
+    return jnp.max(jnp.where(over > 0.0, over / jnp.where(size > 0.0, size, 1.0), 0.0))
 
 
 def upper(mean: Array, error: Array) -> Array:

@@ -8,10 +8,12 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import apdo as library
+from apdo import arguments, envs, hosted, loop
 from apdo.algorithms import (
     apdo,
     cpo,
@@ -26,6 +28,7 @@ from apdo.algorithms import (
     sac_lag,
 )
 from apdo.core import critics, dual, policies
+from apdo.experiment import opening, settings
 from apdo.off_policy import ddpg, dual_estimate, sac_online
 from host_environments import Line
 from problems import Reach, run, training_of
@@ -156,6 +159,57 @@ def test_the_same_holds_with_a_gymnasium_environment_and_normalised_observations
         np.testing.assert_allclose(ours, theirs, atol=1e-2)
     np.testing.assert_allclose(other.metrics["multiplier"], plain.metrics["multiplier"] * 2.0**18, rtol=1e-2)
     assert np.any(plain.metrics["multiplier"] > 0.0)
+
+
+def posed(algorithm, reward, cost):
+    """A training on a Gymnasium task with normalised observations, with rewards and costs in other units."""
+
+    def spent(before, action, after, info):
+        return cost * float(after[0] > 0.5)
+
+    name, task, _ = envs.of_object(lambda: Line(reward_unit=reward), spent)
+    options: dict[str, Any] = {"policy.hidden": (8,), "critic.hidden": (8,), "critic.minibatches": 2, "batch": 60}
+    options |= {"epochs": 5, "limits": 0.5 * cost, "max_episode_steps": 6}
+    if algorithm == "apdo":
+        options |= {f"off_policy.learner.{part}_hidden": (8,) for part in ("critic", "actor")}
+        options |= {"companion": True, "off_policy.learner": "sac", "off_policy.learner.minibatch": 16}
+        # Limits on totals cannot be arguments of an off-policy learner's program.
+        options |= {"k_adj": 3, "off_policy.members": 1, "constrain": "discounted"}
+    return opening.training_of(settings.make_experiment(algorithm, name, options, task=task))
+
+
+@pytest.mark.parametrize("algorithm", marked(["pdo", "cpo", "apdo"], more={"apdo"}))
+def test_with_a_gymnasium_environment_policies_are_the_same_bit_for_bit_where_limits_are_arguments(algorithm):
+    """What the environments do is collected apart, and the step of both is one program."""
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    shared = posed(algorithm, 1.0, 1.0)
+
+    @jax.jit
+    def learn(limit, own, best, key, batch, number):
+        training = arguments.put(shared, {"problem.limits.0": limit})
+        return loop.learn(training, own, best, jax.random.fold_in(key, number), batch, number)[:3]
+
+    def trained(reward, cost):
+        training, told = posed(algorithm, reward, cost), []
+        advance, state = hosted.Advance(training), loop.start(shared, [3])
+        for _ in range(5):
+            given = (state.algorithm, state.best, state.key, advance._collect(state))
+            own = jax.tree.map(lambda leaf: leaf[0], given)
+            after, best, metrics = learn(jnp.float32(0.5 * cost), *own, state.epoch)
+            after, best = jax.tree.map(lambda leaf: leaf[None], (after, best))
+            state = dataclasses.replace(state, algorithm=after, best=best, epoch=state.epoch + 1)
+            told.append(np.asarray(metrics["multiplier"]))
+        advance.close()
+        assert state.best is not None
+        policies = (jax.vmap(training.algorithm.learned_policy)(state.algorithm), state.best.policy)
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(policies)], np.asarray(told)
+
+    plain, multipliers = trained(1.0, 1.0)
+    other, priced = trained(REWARD, COST)
+    assert np.any(multipliers > 0.0)
+    for ours, theirs in zip(other, plain, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(priced, multipliers * np.float32(REWARD / COST))
 
 
 def test_in_its_own_units_the_papers_dual_step_is_the_papers():

@@ -149,3 +149,41 @@ def test_a_refused_run_that_was_stopped_goes_on_to_the_same_bits(whole, tmp_path
     for name, values in theirs.items():
         np.testing.assert_array_equal(ours[name], values, err_msg=name)
     assert runs.read_remarks(result.path) == runs.read_remarks(whole.path)
+
+
+@functools.cache
+def _believing(place):
+    return runner.run(experiment(check=False), place / "believing", quiet=True)
+
+
+def refusals(folder):
+    return [(one["epoch"], one["text"]) for one in runs.read_remarks(folder) if "was refused" in one["text"]]
+
+
+def test_a_run_says_of_an_actor_that_failed_its_trial_what_its_epoch_showed(place):
+    """Seed 4's: it earned less than the policy before it, and both cost nothing."""
+    found = _believing(place)
+    jumped = np.asarray(np.isfinite(runs.read(found.path).metrics["adjusted_multiplier"]).all(axis=-1))
+    np.testing.assert_array_equal(jumped[:, K_ADJ], [True, True])
+    trial = K_ADJ + 1
+    np.testing.assert_array_equal(found.metrics["actor_taken"][:, trial], [1.0, 0.0])
+    shown, before = (f"{found.metrics['discounted_return'][1, k]:.3g}" for k in (trial, K_ADJ))
+    [(epoch, text), *_] = refusals(found.path)
+    assert epoch == trial + 1
+    assert text == (
+        f"seed 4: the off-policy actor of the adjustment after {trial} epochs was refused: its epoch showed a return "
+        f"of {shown} with hot hours of 0 (limit 2), and the epoch before it a return of {before} with hot hours of 0 "
+        "(limit 2)."
+    )
+    assert len(refusals(found.path)) == np.sum(jumped[:, :-1] & (found.metrics["actor_taken"][:, 1:] == 0.0))
+
+
+@pytest.mark.parametrize("looks", [0, 3, 4])
+def test_a_run_that_was_stopped_before_or_after_a_trial_remarks_on_it_once(place, tmp_path, monkeypatch, looks):
+    monkeypatch.setattr(runner, "REPORT_EVERY", 1e-9)
+    Countdown.left = looks
+    with pytest.raises(Interrupted):
+        runner.run(experiment(check=False), tmp_path / "run", quiet=True)
+    Countdown.left = 10**9
+    result = runner.resume(tmp_path / "run", quiet=True)
+    assert refusals(result.path) == refusals(_believing(place).path) != []

@@ -100,6 +100,57 @@ def test_a_batch_too_small_to_know_its_cost_is_told_the_size_that_would_do():
     assert "too_few_samples" in kinds(history(cost=0.9 * LIMIT, multiplier=0.0, error=0.15))
 
 
+def test_at_a_limit_of_0_the_error_of_a_drift_is_compared_with_how_episodes_differ():
+    """A batch of episodes whose drift varies by 1: two errors are 0.3, and a tenth of two deviations is 0.2."""
+    made = history(cost=rising(-0.3, 0.1), error=0.15) | {"cost_deviation": history(cost=1.0)["cost"]}
+    [remark] = [r for r in remarks.of(made, about(limits=(0.0,))) if r.kind == "too_few_samples 0"]
+    assert "--batch 2300 would know it to a tenth of how episodes differ." in remark.text
+    enough = made | {"cost_error": 0.5 * made["cost_error"]}
+    assert "too_few_samples" not in kinds(enough, limits=(0.0,))
+    # Of a cost that is never negative any excess is known as such.
+    assert "too_few_samples" not in kinds(made | {"cost": np.abs(made["cost"])}, limits=(0.0,))
+
+
+def test_a_limit_below_anything_seen_is_remarked_upon_without_multipliers_too_where_limits_are_obeyed():
+    over = history(cost=1.5 * LIMIT, multiplier=None)
+    assert kinds(over) == set()
+    for name in ("recovering", "penalised"):
+        [remark] = remarks.of(over | {name: np.ones((EPOCHS, SEEDS))}, about())
+        assert remark.kind == "out_of_reach 0"
+        assert "multiplier" not in remark.text
+
+
+def on_trial(taken, at=5):
+    """A run with a trial in one epoch, by seed adopted or not; the epoch before it earned 7 and cost 1."""
+    made = history(cost=np.where(np.arange(EPOCHS) == at, 3.0, 1.0))
+    made["return"] = np.broadcast_to(np.where(np.arange(EPOCHS) == at, 9.0, 7.0)[:, None], (EPOCHS, SEEDS))
+    epochs = (np.arange(EPOCHS) == at)[:, None]
+    return made | {"actor_on_trial": epochs * np.ones(SEEDS), "actor_taken": epochs * np.asarray(taken, float)}
+
+
+def test_an_actor_that_was_refused_is_told_with_what_its_epoch_showed_and_the_one_before():
+    made = {name: values[:6] for name, values in on_trial([1, 0, 0, 1]).items()}
+    tried = np.asarray([True, True, False, False])
+    assert remarks.refused(made, about(), tried, [10, 11, 12, 13]) == [
+        "seed 11: the off-policy actor of the adjustment after 5 epochs was refused: its epoch showed a return of 9 "
+        "with bombs of 3 (limit 2), and the epoch before it a return of 7 with bombs of 1 (limit 2)."
+    ]
+    del made["actor_taken"]
+    assert remarks.refused(made, about(), tried, [10, 11, 12, 13]) == []
+
+
+def test_actors_that_were_tried_beside_pdo_and_never_adopted_are_remarked_upon_at_the_end():
+    made = on_trial([0, 0, 0, 0])
+    [remark] = [r for r in remarks.of(made, about()) if r.kind == "never_adopted"]
+    assert "none of the 4 actors" in remark.text
+    assert "showed a return of 9 with bombs of 3 (limit 2), and the epochs before them a return of 7" in remark.text
+    assert "never_adopted" not in kinds({name: values[:-1] for name, values in made.items()})
+    [remark] = [r for r in remarks.of(on_trial([1, 0, 0, 1]), about()) if r.kind == "never_adopted"]
+    assert "none of the 2 actors of the off-policy learner that were tried was adopted in 2 of 4 seeds" in remark.text
+    assert "never_adopted" not in kinds(on_trial([1, 1, 0, 1]))
+    assert "never_adopted" not in kinds(made | {"actor_on_trial": np.zeros((EPOCHS, SEEDS))})
+
+
 def test_a_limit_that_does_not_bind_is_remarked_upon_at_the_end():
     fades = np.concatenate([np.linspace(3.0, 0.0, 20), np.zeros(EPOCHS - 20)])
     assert kinds(history(cost=0.5 * LIMIT, multiplier=fades)) == {"slack"}

@@ -233,6 +233,13 @@ def test_a_gymnasium_batch_is_not_made_larger_by_the_number_of_copies():
     assert wide.shape() == (400, 16)
 
 
+@pytest.mark.parametrize("environment", ["two-state", "gridworld"])
+def test_a_finite_task_takes_a_limit_of_0_and_none_below(environment):
+    assert settings.make_experiment("pdo", environment, {"limit": 0.0}).problem().limits == (0.0,)
+    with pytest.raises(apdo.InvalidInput, match="limit must"):
+        settings.make_experiment("pdo", environment, {"limit": -0.5})
+
+
 def test_the_constrained_cost_is_discounted_unless_the_total_is_asked_for():
     assert settings.make_experiment("pdo", "point-gather").problem().cost_discount == 0.995
     assert settings.make_experiment("pdo", "point-gather", {"constrain": "total"}).problem().cost_discount == 1.0

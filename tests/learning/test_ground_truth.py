@@ -1,9 +1,13 @@
 """Algorithms against the exact optimum: shortened trainings on two states, and all of docs/ground-truth.md."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from benchmarks import ground_truth
 from benchmarks.ground_truth import CASES, COST_BAR, MULTIPLIER_BAR, RETURN_BAR, verdicts
+
+from apdo import exact, finite
 
 QUICK = {"batch": 6000, "epochs": 250, "seeds": 1}
 
@@ -16,6 +20,22 @@ def test_on_two_states_the_optimum_and_its_price_are_found(algorithm):
     assert seen["shortfall"][0] < RETURN_BAR
     assert seen["excess"][0] < 0.05
     assert seen["error"][0] < MULTIPLIER_BAR
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["pdo", "cpo"])
+def test_on_two_states_totals_have_the_price_that_the_linear_program_gives_them(algorithm):
+    """Fifteen hot hours in all of an episode's sixty. γ is near 1, since effects beyond 1/(1 - γ) steps are ignored."""
+    options = QUICK | {"epochs": 150, "constrain": "total", "limits": 15.0, "discount": 0.999}
+    experiment, result, _ = ground_truth.trained("two-state", algorithm, options)
+    task = experiment.environment_config
+    undiscounted = dataclasses.replace(task.model(), discount=1.0)
+    optimum = exact.solve(finite.fold_time(undiscounted, task.horizon).with_limits([15.0]))
+    assert isinstance(optimum, exact.Solution)
+    found = {name: result.metrics[name][0, -75:].mean() for name in ("return", "cost", "multiplier")}
+    assert found["return"] == pytest.approx(optimum.value, rel=RETURN_BAR)
+    assert found["cost"] == pytest.approx(15.0, rel=COST_BAR)
+    assert found["multiplier"] == pytest.approx(optimum.multipliers[0], rel=MULTIPLIER_BAR)
 
 
 BRIEF = {"batch": 4000, "epochs": 150, "seeds": 1, "critic.passes": 2, "critic.minibatches": 8}

@@ -187,7 +187,7 @@ def estimate_one(
     problem: Problem, critic: critics.Critic, batch: Transition, signal: Float[Array, "T N"], trace: float
 ) -> critics.Estimates:
     """Advantages and value targets of a single signal that is discounted like the reward."""
-    discount, final = jnp.asarray([problem.discount]), objective.ends(problem, batch)
+    discount, final = jnp.asarray(objective.advantage_discounts(problem)[:1]), objective.ends(problem, batch)
     return critics.estimate(critic, batch, signal[..., None], discount, jnp.asarray([trace]), final)
 
 

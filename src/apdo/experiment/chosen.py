@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from apdo import best, loop
+from apdo import best, loop, objective
 from apdo.policy import Policy
 
 
@@ -74,7 +74,7 @@ def best_policies(training: loop.Training, seeds: Sequence[int], state: loop.Sta
             cost=tuple(cost[i].tolist()),
             cost_error=tuple(cost_error[i].tolist()),
             known=bool(known[i]),
-            discounted=training.problem.cost_discount < 1.0,
+            discounted=not objective.is_total(training.problem),
         )
         for i, seed in enumerate(seeds)
     ]

@@ -13,7 +13,7 @@ from jax import random
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from scipy import stats
 
-from apdo import envs, hosted, loop, rollout
+from apdo import envs, hosted, loop, objective, rollout
 from apdo.core.advantage import episode_totals
 from apdo.envs.environment import Environment
 from apdo.errors import InvalidInput
@@ -195,7 +195,7 @@ def evaluate(
     if episodes > MOST_EPISODES:
         raise InvalidInput(f"an evaluation plays its episodes side by side, at most {MOST_EPISODES:,}, not {episodes}.")
     problem, m = training.problem, training.problem.constraints
-    factors = jnp.asarray([1.0] + [problem.cost_discount] * m + [1.0] * m)
+    factors = jnp.asarray([1.0, *objective.sum_discounts(problem)[1:]] + [1.0] * m)
     stream = random.fold_in(random.key(seed), EVALUATION_STREAM)
 
     def play(network: PyTree, key: PRNGKeyArray) -> Array:

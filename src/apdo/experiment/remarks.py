@@ -8,12 +8,14 @@ axes are E epochs, S seeds and M constraints.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+_HEED = {"multiplier", "recovering", "penalised"}
+"""The metrics of how an algorithm answers to an excess: each algorithm that obeys limits has one of them."""
 History = Mapping[str, np.ndarray]
 """Metrics by name, [E, S] or [E, S, M]."""
 Flags = NDArray[np.bool_]
@@ -52,6 +54,8 @@ class About:
     epochs: int
     """How many epochs are planned."""
     batch: int
+    returned: str = "return"
+    """The metric of the return that is maximised."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +81,8 @@ def of(history: History, about: About, since: int = 0) -> list[Remark]:
         for i in range(len(about.limits)):
             if text := check(history, about, i, since):
                 found.append(Remark(f"{check.__name__} {i}", text))
+    if text := never_adopted(history, about):
+        found.append(Remark(never_adopted.__name__, text))
     return found
 
 
@@ -123,7 +129,8 @@ def in_vain(history: History, about: About, i: int, since: int) -> str:
 def out_of_reach(history: History, about: About, i: int, since: int) -> str:  # noqa: ARG001
     """The limit is below every cost seen, late in the run."""
     seen = len(history["cost"])
-    if "multiplier" not in history or seen not in (math.ceil(LATE * about.epochs), about.epochs):
+    # An algorithm with none of these only measures costs.
+    if not _HEED & history.keys() or seen not in (math.ceil(LATE * about.epochs), about.epochs):
         return ""
     every = _last(history, i, seen)
     holds = np.asarray((every.low > about.limits[i]).all(axis=0))
@@ -131,28 +138,29 @@ def out_of_reach(history: History, about: About, i: int, since: int) -> str:  # 
         return ""
     return (
         f"the limit {about.limits[i]:g} of {about.names[i]} is below anything seen in {seen} epochs{_seeds(holds)}: "
-        f"the least cost was {_short(every.cost[:, holds].min())}. Either no policy keeps it, or the multiplier has "
-        "not grown enough for it yet."
+        f"the least cost was {_short(every.cost[:, holds].min())}. Either no policy keeps it, or "
+        f"{'the multiplier has not grown enough for it' if 'multiplier' in history else 'training has not come to it'}"
+        " yet."
     )
 
 
 def too_few_samples(history: History, about: About, i: int, since: int) -> str:  # noqa: ARG001
     """The batch is too small to compare its own cost with the limit, and the comparison matters."""
-    limit = abs(about.limits[i])
-    if limit == 0.0 or len(history["cost"]) < IN_A_ROW:
+    if len(history["cost"]) < IN_A_ROW:
         return ""
     last = _last(history, i, IN_A_ROW)
     error, cost = np.median(last.error, axis=0), last.cost.mean(axis=0)
+    size, of = _size(history, i, abs(about.limits[i]))
     gap = np.abs(cost - about.limits[i])
-    matters = (gap <= NEAR * limit) | (gap <= 2.0 * error) | (np.median(last.multiplier, axis=0) > 0.0)
-    holds = matters & (2.0 * error > PRECISION * limit)
+    matters = (gap <= NEAR * size) | (gap <= 2.0 * error) | (np.median(last.multiplier, axis=0) > 0.0)
+    holds = matters & (size > 0.0) & (2.0 * error > PRECISION * size)
     if not holds.mean() >= SHARE:
         return ""
     typical = float(np.median(error[holds]))
-    enough = _rounded_up(about.batch * (2.0 * typical / (PRECISION * limit)) ** 2)
+    enough = _rounded_up(about.batch * float(np.median((2.0 * error / (PRECISION * size))[holds])) ** 2)
     return (
         f"a batch of {about.batch:,} samples knows what {about.names[i]} costs to ±{_short(2.0 * typical)} only, and "
-        f"the limit is {about.limits[i]:g}: the rest is noise. --batch {enough} would know it to a tenth."
+        f"the limit is {about.limits[i]:g}: the rest is noise. --batch {enough} would know it to a tenth{of}."
     )
 
 
@@ -171,6 +179,43 @@ def slack(history: History, about: About, i: int, since: int) -> str:
         f"the limit {about.limits[i]:g} of {about.names[i]} did not bind in the second half of the run{_seeds(holds)}: "
         f"the cost was {_short(half.cost[:, holds].mean())} with a multiplier of 0. A lower limit might cost no return."
     )
+
+
+def never_adopted(history: History, about: About) -> str:
+    """None of the actors that were tried beside PDO was adopted, at the end of the run."""
+    if not {"actor_on_trial", "actor_taken", about.returned} <= history.keys() or len(history["cost"]) < about.epochs:
+        return ""
+    tried = history["actor_on_trial"] > 0.0
+    holds = np.asarray(tried[1:].any(axis=0) & ~(history["actor_taken"] > 0.0).any(axis=0))
+    if not holds.mean() >= SHARE:
+        return ""
+    chosen = tried & holds
+    chosen[0] = False  # No policy was there before it to compare with.
+    shown, before = (_outcome(history, about, where) for where in (chosen, np.roll(chosen, -1, axis=0)))
+    return (
+        f"none of the {int(chosen.sum())} actors of the off-policy learner that were tried was adopted{_seeds(holds)}, "
+        f"so this is PDO's policy: on average their epochs showed {shown}, and the epochs before them {before}."
+    )
+
+
+def refused(history: History, about: About, tried: Flags, seeds: Sequence[int]) -> list[str]:
+    """A line for each seed whose off-policy actor played the last epoch on trial, and was refused.
+
+    `tried` says in which seeds an actor was on trial.
+    """
+    epochs = len(history["cost"]) if "cost" in history else 0
+    if epochs < 2 or not {"actor_taken", about.returned} <= history.keys():
+        return []
+    every, found = np.zeros((epochs, len(seeds)), dtype=bool), []
+    for s in np.flatnonzero(tried & (history["actor_taken"][-1] == 0.0)).tolist():
+        last, before = every.copy(), every.copy()
+        last[-1, s] = before[-2, s] = True
+        shown, earlier = (_outcome(history, about, where) for where in (last, before))
+        found.append(
+            f"seed {seeds[s]}: the off-policy actor of the adjustment after {epochs - 1} epochs was refused: its epoch "
+            f"showed {shown}, and the epoch before it {earlier}."
+        )
+    return found
 
 
 class Book:
@@ -221,6 +266,29 @@ def _last(history: History, i: int, epochs: int) -> _Last:
     cost, error = (history[name][-epochs:, :, i].astype(np.float64) for name in ("cost", "cost_error"))
     own = history["multiplier"][-epochs:, :, i].astype(np.float64) if "multiplier" in history else np.zeros_like(cost)
     return _Last(cost=cost, error=error, multiplier=own)
+
+
+def _size(history: History, i: int, limit: float) -> tuple[np.ndarray, str]:
+    """What an error is compared with, for each seed: the limit or, if it is 0, two deviations of an episode's cost.
+
+    The latter only of costs that can be negative: at a limit of 0 any other cost is above it.
+    """
+    cost = history["cost"][..., i]
+    if limit > 0.0 or "cost_deviation" not in history:
+        return np.full(cost.shape[1:], limit), ""
+    spread = np.median(history["cost_deviation"][-IN_A_ROW:, :, i].astype(np.float64), axis=0)
+    return np.where(cost.min(axis=0) < 0.0, 2.0 * spread, 0.0), " of how episodes differ"
+
+
+def _outcome(history: History, about: About, where: Flags) -> str:
+    """The mean return and costs of some epochs and seeds, in words."""
+    costs = history["cost"][where].astype(np.float64).mean(axis=0)
+    told = [
+        f"{name} of {_short(cost)} (limit {limit:g})"
+        for name, cost, limit in zip(about.names, costs, about.limits, strict=True)
+    ]
+    returned = history[about.returned][where].astype(np.float64).mean()
+    return f"a return of {_short(returned)} with {' and '.join(told)}"
 
 
 def _seeds(holds: Flags) -> str:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from apdo import files, hosted, loop, own
+from apdo import files, hosted, loop, objective, own
 from apdo.envs import OBJECT
 from apdo.errors import EnvironmentFailure, Interrupted, InvalidInput, NumericalFailure, StorageFailure
 from apdo.experiment import checkpoint, chosen, compilation, opening, records, remarks, result, resume_point, warm_start
@@ -157,10 +157,15 @@ class Runner:
             names=tuple(training.environment.cost_names),
             epochs=experiment.settings.epochs,
             batch=training.problem.batch,
+            returned="return" if objective.is_total(training.problem) else "discounted_return",
         )
         adjusted = [k for k, rows in enumerate(point.rows) if any(runs.ADJUSTED & row.keys() for row in rows)]
         self.adjusted_at = adjusted[-1] + 1 if adjusted else None
         """The number of epochs after which the multipliers were last adjusted; None if they never were."""
+        self.jump: tuple[int, remarks.Flags] | None = None
+        """The same number as soon as it is recorded, and which seeds jumped then."""
+        if adjusted:
+            self.jump = adjusted[-1] + 1, _jumped(point.rows[adjusted[-1]])
         planned = range(experiment.settings.epochs) if self.adjuster.adjustment is not None else ()
         self.last_due = max((k for k in planned if self.adjuster.due(k)), default=-1)
         self.epoch_seconds = 0.0
@@ -367,6 +372,8 @@ class Runner:
         self.history.add(metrics)
         for i in range(done):
             self._remark(epoch + i + 1)
+        if adjusted is not None:
+            self.jump = epoch + done, np.asarray(np.isfinite(adjusted["adjusted_multiplier"]).all(axis=-1))
         left = None if first else (self.experiment.settings.epochs - epoch - done) * each
         means = {name: np.mean(value[-1], axis=0).tolist() for name, value in metrics.items()}
         self.progress.epoch(epoch + done, means, len(self.seeds) * batch / each, left)
@@ -377,8 +384,12 @@ class Runner:
 
     def _remark(self, epoch: int) -> None:
         """Make the remarks that follow from the metrics of the first `epoch` epochs."""
-        for remark in remarks.of(self.history.first(epoch), self.about, self._multipliers_since(epoch)):
+        history = self.history.first(epoch)
+        for remark in remarks.of(history, self.about, self._multipliers_since(epoch)):
             self.book.note(remark, epoch)
+        if self.jump is not None and self.jump[0] == epoch - 1:
+            for text in remarks.refused(history, self.about, self.jump[1], self.seeds):
+                self.say(text, epoch)
 
     def _multipliers_since(self, epoch: int) -> int:
         """The first epoch of the current multipliers; `epoch` itself if the first adjustment is still to come."""
@@ -396,6 +407,11 @@ class Runner:
             f"epoch {epoch}, seed {named}: the {quantity} is not finite; "
             f"the state before that epoch is saved in {path}."
         )
+
+
+def _jumped(rows: list[dict[str, Any]]) -> remarks.Flags:
+    """Which seeds jumped after an epoch, from the records of that epoch."""
+    return np.asarray([bool(runs.ADJUSTED & row.keys()) for row in rows])
 
 
 def _same(state: loop.State) -> loop.State:

@@ -139,7 +139,7 @@ class TwoState(Tabular):
     """
 
     heating: float = option(0.3, "w, the probability that an hour's work heats the machine", OURS, within=(0.0, 1.0))
-    limit: float = option(2.0, "limit on discounted hours of hot work", OURS, above=0.0)
+    limit: float = option(2.0, "limit on discounted hours of hot work", OURS, within=(0.0, inf))
     discount: float = option(0.9, "γ", OURS, within=(0.0, 0.999))
     horizon: int = option(60, "steps after which an episode is cut off", OURS, above=0)
 
@@ -165,7 +165,7 @@ class Gridworld(Tabular):
 
     slip: float = option(0.1, "probability that a step goes in a random direction", OURS, within=(0.0, 1.0))
     prize: float = option(10.0, "reward at the goal", OURS, above=0.0)
-    limit: float = option(1.0, "limit on discounted steps taken from hazardous cells", OURS, above=0.0)
+    limit: float = option(1.0, "limit on discounted steps taken from hazardous cells", OURS, within=(0.0, inf))
     discount: float = option(0.95, "γ", OURS, within=(0.0, 0.999))
     horizon: int = option(120, "steps after which an episode is cut off", OURS, above=0)
 
