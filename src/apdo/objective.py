@@ -85,23 +85,26 @@ def stationary(problem: Problem) -> Problem:
     """The problem for learners of single transitions, which do not know the episode of a step.
 
     If the environment would go on after T steps, the rest of a total over T steps is no function of the state. This
-    problem replaces the total by the cost discounted like the reward, and the limit by its share Σ γ^t / T. A policy
-    with the same cost in every step keeps both limits or neither. Return and cost shrink by the same share, so the
-    multiplier dR/dC is the same in both problems.
+    problem replaces the total by the cost discounted like the reward, in a sum that goes on, and the limit by its share
+    1 / ((1 - γ) T). A policy with the same cost in every step keeps both limits or neither. Return and cost change by
+    the same share, so the multiplier dR/dC is the same in both problems.
     """
-    gamma, steps = problem.discount, problem.horizon
+    gamma = problem.discount
     if not (is_total(problem) and problem.truncates) or gamma == 1.0:
         return problem
-    share = effective_steps(gamma, steps) / steps
+    share = total_share(problem)
     return dataclasses.replace(problem, cost_discount=gamma, limits=tuple(share * limit for limit in problem.limits))
 
 
 def total_share(problem: Problem) -> float:
-    """The share Σ γ^t / T by which totals shrink in the `stationary` problem; 1 if that is the same problem."""
+    """What a total becomes in the `stationary` problem, as a share; 1 if that is the same problem.
+
+    There a sum goes on behind the horizon, and has 1 / (1 - γ) effective steps.
+    """
     gamma = problem.discount
     if not (is_total(problem) and problem.truncates) or gamma == 1.0:
         return 1.0
-    return effective_steps(gamma, problem.horizon) / problem.horizon
+    return 1.0 / ((1.0 - gamma) * problem.horizon)
 
 
 def observable(batch: Transition) -> Int[Array, "T N"]:

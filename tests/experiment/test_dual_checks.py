@@ -18,7 +18,7 @@ SMALL = {
 }
 
 
-def coin_log(cost_discount, limit, *, unit=1.0, episodes=400):
+def coin_log(cost_discount, limit, *, unit=1.0, episodes=400, discount=DISCOUNT):
     """Every step costs one unit or nothing, by a coin that no action moves: 30 of 60 steps, in the mean."""
     rng = np.random.default_rng(0)
     count = episodes * LENGTH
@@ -34,7 +34,7 @@ def coin_log(cost_discount, limit, *, unit=1.0, episodes=400):
         truncated=step == LENGTH - 1,
         episode=np.repeat(np.arange(episodes), LENGTH),
         step=step,
-        discount=DISCOUNT,
+        discount=discount,
         cost_discount=cost_discount,
         limits=(limit,),
         horizon=LENGTH,
@@ -59,6 +59,14 @@ def test_of_a_total_episodes_critics_and_actors_all_speak_in_totals(total):
     # The return is earned by one choice of two.
     assert total.logged[0] == pytest.approx(0.5 * LENGTH, rel=0.05)
     assert total.calibrated[0] == pytest.approx(total.logged[0], rel=0.05)
+
+
+def test_a_total_is_that_of_the_episodes_also_where_much_of_a_discounted_sum_lies_beyond_them():
+    """γ^60 is a third: of a sum that goes on, a total is not the share that the episodes' own steps have."""
+    found = multipliers.estimate(coin_log(1.0, 40.0, discount=0.98), dict(SMALL)).diagnostics
+    np.testing.assert_allclose(found.tail, 0.98**LENGTH, rtol=0.2)
+    assert found.logged[1] == pytest.approx(CHANCE * LENGTH, rel=0.1)
+    assert found.logged[0] == pytest.approx(0.5 * LENGTH, rel=0.1)
 
 
 def test_what_lies_beyond_the_end_of_the_episodes_is_a_share_of_the_total(total):
