@@ -7,12 +7,11 @@ known to keep the limits if
 
     C_i + z · error(C_i) ≤ d_i    for every i,    z = 1.645: 95 %, one-sided.
 
-Of these policies the best has the greatest R - z · error(R). While no policy is known to keep the limits, the best is
-the one whose upper bounds exceed the limits least, in the relative units of `core.dual`: shares of the cost or of the
-limit, or standard deviations of an episode. None of these suits a limit that is not positive, of a cost that has never
-been negative: the cost cannot be below it, and relative to itself every cost is as far above 0 as any other. Then the
-excesses of such a cost by two policies are compared with each other. If rewards, costs and limits are multiplied by
-powers of two, the results are the same bits.
+Of these policies the best has the greatest R - z · error(R). While no policy is known to keep the limits, the better of
+two is the one whose upper bounds exceed the limits less. With several costs, each excess is a multiple of the larger of
+the two policies' relative sizes (`core.relative_units`), so that the same amount counts the same for both. With one
+cost, the lower upper bound is better. If rewards, costs and limits are multiplied by powers of two, the results are the
+same bits.
 """
 
 from collections.abc import Mapping
@@ -109,8 +108,6 @@ class Best(eqx.Module):
     """The epoch whose batch this policy drew; `NONE` before the first epoch."""
     known: Bool[Array, ""]
     """Whether the policy is known to keep the limits."""
-    excess: Float[Array, ""]
-    """The largest relative excess of an upper bound over its limit, without a unit; 0 if there is none."""
     belief: Belief
     """The estimates for the newest policy."""
 
@@ -127,7 +124,6 @@ def start(policy: PyTree, problem: Problem) -> Best:
         cost_error=zeros,
         epoch=jnp.asarray(NONE, dtype=jnp.int32),
         known=jnp.asarray(False),
-        excess=zero,
         belief=Belief.none(1 + problem.constraints),
     )
 
@@ -148,10 +144,6 @@ def update(
     )
     error = jnp.sqrt(belief.variance)
     cost, cost_error = belief.mean[1:], error[1:]
-    over = beyond(problem, cost, cost_error)
-    deviation = metrics["cost_error"] * jnp.sqrt(jnp.maximum(episodes, 1).astype(over.dtype))
-    signed = (belief.lowest[1:] < 0.0) | (problem.limit < 0.0)
-    size = dual.relative_size(cost, problem.limit, 0.0, deviation, signed)
     candidate = Best(
         policy=policy,
         returned=belief.mean[0],
@@ -159,35 +151,25 @@ def update(
         cost=cost,
         cost_error=cost_error,
         epoch=epoch,
-        known=jnp.all(over <= 0.0) & (episodes >= LEAST_EPISODES),
-        excess=_largest(over, size),
+        known=jnp.all(beyond(problem, cost, cost_error) <= 0.0) & (episodes >= LEAST_EPISODES),
         belief=belief,
     )
-    never_negative = belief.lowest[1:] >= 0.0
-    kept_size = dual.relative_size(best.cost, problem.limit, 0.0, deviation, signed)
-    first = better(problem, candidate, best, (size, kept_size), never_negative)
+    deviation = metrics["cost_error"] * jnp.sqrt(jnp.maximum(episodes, 1).astype(cost.dtype))
+    signed = (belief.lowest[1:] < 0.0) | (problem.limit < 0.0)
+    sizes = (dual.relative_size(one.cost, problem.limit, 0.0, deviation, signed) for one in (candidate, best))
+    first = better(problem, candidate, best, jnp.maximum(*sizes))
     kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), candidate, best)
     return eqx.tree_at(lambda one: one.belief, kept, belief)
 
 
-def better(
-    problem: Problem,
-    one: Best,
-    other: Best,
-    sizes: tuple[Float[Array, " M"], Float[Array, " M"]],
-    never_negative: Bool[Array, " M"],
-) -> Bool[Array, ""]:
+def better(problem: Problem, one: Best, other: Best, size: Float[Array, " M"]) -> Bool[Array, ""]:
     """Whether `one` is better than `other`. If equal, it is, because more batches inform about a later policy.
 
-    `sizes` are those that the excesses of both are relative to, where their limits have any.
+    Excesses are counted in multiples of `size`.
     """
     earns_more = lower(one.returned, one.return_error) >= lower(other.returned, other.return_error)
-    sizeless = (problem.limit <= 0.0) & never_negative
-    overs = [beyond(problem, each.cost, each.cost_error) for each in (one, other)]
-    larger = jnp.maximum(*overs)
     mine, its = (
-        jnp.where(jnp.any(sizeless), _largest(over, jnp.where(sizeless, larger, size)), each.excess)
-        for each, over, size in zip((one, other), overs, sizes, strict=True)
+        jnp.max(beyond(problem, each.cost, each.cost_error) / jnp.where(size > 0.0, size, 1.0)) for each in (one, other)
     )
     alike = jnp.where(one.known, earns_more, mine < its)
     return (other.epoch == NONE) | (one.known & ~other.known) | ((one.known == other.known) & alike)
@@ -196,11 +178,6 @@ def better(
 def beyond(problem: Problem, cost: Float[Array, " M"], error: Float[Array, " M"]) -> Float[Array, " M"]:
     """By how much the upper bounds of costs exceed their limits; 0 of those that do not."""
     return jnp.maximum(upper(cost, error) - problem.limit, 0.0)
-
-
-def _largest(over: Float[Array, " M"], size: Float[Array, " M"]) -> Float[Array, ""]:
-    """The largest excess relative to its size."""
-    return jnp.max(jnp.where(over > 0.0, over / jnp.where(size > 0.0, size, 1.0), 0.0))
 
 
 def upper(mean: Array, error: Array) -> Array:

@@ -44,7 +44,7 @@ def archive(path, members, compression=zipfile.ZIP_STORED, manifest=None, seal=T
     with zipfile.ZipFile(path, "w", compression) as file:
         for name, data in members:
             file.writestr(name, data)
-        text = json.dumps(manifest or {"format": 4, "epoch": 5, "leaves": {}}).encode()
+        text = json.dumps(manifest or {"format": 5, "epoch": 5, "leaves": {}}).encode()
         file.writestr("manifest.npy", npy(np.frombuffer(text, dtype=np.uint8)))
         file.comment = b"0" * 64 if seal else b""
     if seal:
@@ -148,7 +148,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, state):
 @pytest.mark.parametrize(
     ("manifest", "complaint"),
     [
-        ({"format": 5}, "has checkpoint format 5; this version reads 4"),
+        ({"format": 6}, "has checkpoint format 6; this version reads 5"),
         ({"format": None}, "has checkpoint format None"),
         ({"format": [2]}, "has checkpoint format"),
         ({"a": "deep"}, "has checkpoint format None"),
@@ -166,6 +166,18 @@ def test_a_format_without_the_best_policy_is_named_and_refused(tmp_path, state, 
     with pytest.raises(checkpoint.Earlier, match="from before a run kept what its batches say") as caught:
         checkpoint.load(tmp_path / "c.npz", like(state))
     assert "\n" not in str(caught.value)
+
+
+def test_format_4_is_read_without_the_array_that_it_has_besides(tmp_path, state):
+    more = members(state, **{".best.excess.npy": npy(np.zeros((), np.float32))})
+    archive(tmp_path / "c.npz", more, manifest={"format": 4})
+    loaded = checkpoint.load(tmp_path / "c.npz", like(state))
+    for (name, ours), (_, theirs) in zip(checkpoint.named(loaded), checkpoint.named(state), strict=True):
+        np.testing.assert_array_equal(checkpoint.to_numpy(ours), checkpoint.to_numpy(theirs), err_msg=name)
+    for extra, form in ((more, 5), (members(state), 4)):
+        archive(tmp_path / "c.npz", extra, manifest={"format": form})
+        with pytest.raises(InvalidInput, match="holds other arrays"):
+            checkpoint.load(tmp_path / "c.npz", like(state))
 
 
 def test_a_checkpoint_cannot_lose_its_checksum(tmp_path, state):

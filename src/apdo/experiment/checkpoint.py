@@ -24,9 +24,11 @@ from jaxtyping import PyTree
 from apdo import files
 from apdo.errors import InvalidInput
 
-FORMAT = 4
+FORMAT = 5
 _EARLIER = (1, 2, 3)
 """Formats without the best policy, or without the batch statistics that judge it. Neither can be added afterwards."""
+_DROPPED = {4: (".best.excess",)}
+"""Formats that can be read, and the arrays that they have besides, which are not used any more."""
 _MANIFEST = "manifest"
 _MOST_MANIFEST = 2**24
 _DIGEST = 64
@@ -93,11 +95,12 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
                 "its policies, and cannot be used; take the version of apdo that wrote it, or train again into another "
                 "folder."
             )
-        if manifest.get("format") != FORMAT:
-            raise InvalidInput(f"{path} has checkpoint format {manifest.get('format')}; this version reads {FORMAT}.")
+        form = manifest.get("format")
+        if not isinstance(form, int) or form not in (FORMAT, *_DROPPED):
+            raise InvalidInput(f"{path} has checkpoint format {form}; this version reads {FORMAT}.")
         if not sealed:
             raise InvalidInput(f"{path} is damaged: it has lost its checksum.")
-        if set(archive.namelist()) != {f"{name}.npy" for name in (_MANIFEST, *wanted)}:
+        if set(archive.namelist()) != {f"{name}.npy" for name in (_MANIFEST, *wanted, *_DROPPED.get(form, ()))}:
             raise InvalidInput(f"{path} is not a whole checkpoint of this run: it holds other arrays.")
         # Check every header before reading any array.
         for name, expected in wanted.items():
