@@ -21,7 +21,7 @@ import optax
 from jax import random
 from jaxtyping import Array, PRNGKeyArray
 
-from apdo.algorithms import on_policy, overshoot, primal_steps, value_functions
+from apdo.algorithms import natural_steps, on_policy, overshoot, primal_steps, value_functions
 from apdo.algorithms.care import Careful
 from apdo.core import critics, dial, dual, policies, steering
 from apdo.core.advantage import standardise
@@ -42,7 +42,7 @@ class Config(dial.Config):
     """Settings of PDO."""
 
     primal: primal_steps.Config = option(
-        primal_steps.Trpo(radius=0.02), "the policy step", OURS, choices=primal_steps.CHOICES
+        natural_steps.Trpo(radius=0.02), "the policy step", OURS, choices=primal_steps.CHOICES
     )
     policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
