@@ -67,6 +67,10 @@ class Reach:
         )
 
 
+def vector(values):
+    return jnp.asarray(values, dtype=jnp.float32)
+
+
 def random_buffer(task, problem):
     """A buffer with ten episodes of random steps in twenty environments."""
     batch = random_batch(random.key(1), task, 10, 20)

@@ -8,7 +8,7 @@ known to keep the limits if
     C_i + z · error(C_i) ≤ d_i    for every i,    z = 1.645: 95 %, one-sided.
 
 Of these policies the best has the greatest R - z · error(R). While no policy is known to keep the limits, the best is
-the one whose upper bounds exceed the limits least, in the relative units of `core.dual`: shares of the cost or of the
+the one whose upper bounds exceed the limits least, in the units of `core.relative_units`: shares of the cost or of the
 limit, or standard deviations of an episode. If rewards, costs and limits are multiplied by powers of two, the results
 are the same bits.
 """
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from apdo.core import dual
+from apdo.core import relative_units
 from apdo.problem import Problem
 
 CONFIDENCE = 1.645
@@ -74,7 +74,7 @@ class Belief(eqx.Module):
         """The estimates after a batch with these measurements and standard errors."""
         own, lowest = error**2, jnp.minimum(self.lowest, shown)
         fresh = Belief(mean=shown, variance=own, drift=own, noise=own, lowest=lowest)
-        averaged, noise = dual.remembered(self.noise, own)
+        averaged, noise = relative_units.remembered(self.noise, own)
         expected = jnp.maximum(self.variance + self.drift, _LEAST_DOUBT * noise)
         total = expected + noise
         surprise = (shown - self.mean) ** 2
@@ -148,7 +148,7 @@ def update(
     over = jnp.maximum(upper(cost, cost_error) - problem.limit, 0.0)
     deviation = metrics["cost_error"] * jnp.sqrt(jnp.maximum(episodes, 1).astype(over.dtype))
     signed = (belief.lowest[1:] < 0.0) | (problem.limit < 0.0)
-    size = dual.relative_size(cost, problem.limit, 0.0, deviation, signed)
+    size = relative_units.scale(cost, problem.limit, 0.0, deviation, signed)
     candidate = Best(
         policy=policy,
         returned=belief.mean[0],

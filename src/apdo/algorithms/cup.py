@@ -13,8 +13,8 @@ Deviations:
 1. The projection's KL has no unit, so ν_i A_Ci must have none either. It is divided by σ(A_R), like the improvement's
    advantage. The paper's factor (1 - γ λ)/(1 - γ) on the cost is part of that unit.
 2. The improvement is PPO's clipped step, as in their code; the text has a KL penalty there.
-3. The gains of ν are pure numbers (`core.dual`), and ν starts at 0. It is updated before the improvement, as in
-   OmniSafe's code. In algorithm 1 it is updated after the projection, which then responds one batch too late.
+3. The gains of ν are pure numbers (`core.relative_units`), and ν starts at 0. It is updated before the improvement, as
+   in OmniSafe's code. In algorithm 1 it is updated after the projection, which then responds one batch too late.
 4. ν is controlled by PID. The paper's ascent (`--rule ascent`) does not damp the oscillation of ν and policy.
 5. With `primal.anneal` both steps become shorter: the clip shrinks, and ν A_C by the same factor.
 6. The divergence from π_{k+1/2} is averaged over the states that π_k has visited; there are no others.

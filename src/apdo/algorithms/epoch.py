@@ -8,7 +8,7 @@ builds the next state.
 (`Quantities.standard`). Let L = Σ_t w_t, the effective number of steps in the sums of one episode. A step may raise the
 mean of w · (ratio - 1) · A_Ci / σ(A_Ci) by (d_i - C_i) / (L σ(A_Ci)) before C_i reaches its limit. `Quantities.excess`
 is this number with the opposite sign. A penalty factor κ on it amounts to κ σ(A_R) / σ(A_Ci) in return per cost, the
-unit of multipliers in `core.dual`.
+unit of multipliers in `core.relative_units`.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from apdo import objective
 from apdo.algorithms import gradient_steps, on_policy, ppo_steps, primal_steps
 from apdo.algorithms.surrogate import Samples, Surrogate
-from apdo.core import critics, dial, dual, policies, steering
+from apdo.core import critics, dial, dual, policies, relative_units, steering
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
@@ -188,7 +188,7 @@ class PricedState(State):
     """A state with multipliers and their units."""
 
     multiplier: dual.Multiplier
-    units: dual.Relative
+    units: relative_units.Relative
 
 
 def start_priced(
@@ -196,12 +196,12 @@ def start_priced(
 ) -> PricedState:
     """The result of `start`, with multipliers of 0."""
     m = problem.constraints
-    multiplier, units = dual.start(config.rule, jnp.zeros(m)), dual.Relative.start(m)
+    multiplier, units = dual.start(config.rule, jnp.zeros(m)), relative_units.Relative.start(m)
     return PricedState(**vars(start(config, problem, key, primal)), multiplier=multiplier, units=units)
 
 
 def ascend(config: PricedConfig, state: PricedState, quantities: Quantities) -> PricedState:
-    """The state after the rule's update of ν by C(π_k), with gains that are pure numbers (`core.dual`)."""
+    """The state after the rule's update of ν by C(π_k), with gains that are pure numbers (`core.relative_units`)."""
     cost = quantities.measured["cost"]
     spread = quantities.measured["cost_deviation"], quantities.measured["cost_error"]
     units = state.units.observe(quantities.estimates.advantage, cost, spread)

@@ -18,7 +18,7 @@ Any number of constraints: each has its ν_i.
 
 Deviations:
 1. A_R - Σ ν_i A_Ci is standardised, so that λ is a pure number. Their code standardises A_R and A_C separately, so its
-   ν is in units of σ(A_R)/σ(A_C). Our ν moves in that unit (`core.dual`), and is reported in return per cost.
+   ν is in units of σ(A_R)/σ(A_C). Our ν moves in that unit (`core.relative_units`), and is reported in return per cost.
 2. ν is controlled by PID. Their ascent (`--rule ascent`) does not damp the oscillation of ν and policy. ν is at most 20
    in that unit instead of 2, because a limit may need more. The step is 0.05; theirs is 0.01 per epoch of 2,048
    samples.

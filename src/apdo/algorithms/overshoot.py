@@ -19,7 +19,7 @@ from apdo import objective
 from apdo.algorithms import care, natural_steps, on_policy, primal_steps
 from apdo.algorithms.care import Careful
 from apdo.algorithms.surrogate import Surrogate
-from apdo.core import dual, trust_region
+from apdo.core import relative_units, trust_region
 from apdo.core.data import Transition
 from apdo.core.policies import Policy
 from apdo.problem import Problem
@@ -72,7 +72,7 @@ class Crossing(eqx.Module):
         problem: Problem,
         batch: Transition,
         advantage: Float[Array, "T N K"],
-        units: dual.Relative,
+        units: relative_units.Relative,
         cost: Float[Array, " M"],
         limit: Float[Array, " M"],
         overshoot: float | Float[Array, ""],
@@ -121,7 +121,7 @@ def crossing(
     problem: Problem,
     batch: Transition,
     advantage: Float[Array, "T N K"],
-    units: dual.Relative,
+    units: relative_units.Relative,
     cost_and_limit: tuple[Float[Array, " M"], Float[Array, " M"]],
     careful: Careful,
 ) -> Crossing | None:
