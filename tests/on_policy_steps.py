@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from apdo.algorithms import on_policy, primal_steps
+from apdo.algorithms import on_policy
 from apdo.algorithms.local_model import LocalModel
+from apdo.algorithms.surrogate import Surrogate
 from problems import Reach, problem_of, random_batch
 
 LENGTH = 5
@@ -43,7 +44,7 @@ def local_model(policy, batch, advantage):
 def gains(policy, batch, advantage, new):
     """How much the sums of an episode gain: its length times the mean over the steps."""
     samples = on_policy.samples(totals(advantage.shape[-1] - 1), batch, batch.reward)
-    ratio = primal_steps.Surrogate.at(policy, samples).ratio(new)
+    ratio = Surrogate.at(policy, samples).ratio(new)
     centred = advantage.reshape(-1, advantage.shape[-1])
     centred = centred - centred.mean(axis=0, keepdims=True)
     return np.asarray(LENGTH * jnp.mean((ratio - 1.0)[:, None] * centred, axis=0))

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from apdo import arguments, loop
 from apdo.algorithms import primal_steps
+from apdo.algorithms.surrogate import Samples
 from apdo.core import categorical, networks, replay
 from apdo.core.data import Transition, flatten
 from apdo.envs.environment import Outcome
@@ -64,6 +65,10 @@ class Reach:
             cost=every[: self.costs],
             terminated=jnp.asarray(False),
         )
+
+
+def vector(values):
+    return jnp.asarray(values, dtype=jnp.float32)
 
 
 def random_buffer(task, problem):
@@ -151,12 +156,18 @@ def one_state_samples(policy, advantage):
     """Every choice once, weighted by its probability, so that means over samples are exact expectations."""
     chances = policy(jnp.ones(1)).probabilities
     count = chances.shape[0]
-    return primal_steps.Samples(
+    return Samples(
         observation=jnp.ones((count, 1)),
         action=jnp.eye(count),
         advantage=jnp.asarray(advantage),
         weight=count * chances,
     )
+
+
+def improved(config, policy, samples):
+    """The policy after one primal step, the state of its optimiser, and the step's metrics."""
+    step = jax.jit(primal_steps.improve, static_argnums=0)
+    return step(config, policy, primal_steps.init(config, policy), samples, random.key(4))
 
 
 def descended(loss, policy, steps=3000, rate=0.02):

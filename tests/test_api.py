@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 import apdo
-from apdo.algorithms import cpo, pdo, primal_steps
+from apdo.algorithms import cpo, pdo, ppo_steps
 from apdo.experiment import film, settings
 from apdo.policy import Policy
 from apdo.tasks import drawing
@@ -104,7 +104,7 @@ def specified(config=None, plan=None, **changes):
 
 
 def test_typed_options_are_the_options_that_are_named():
-    typed = specified(pdo.Config(primal=primal_steps.Ppo(clip=0.1), margin=0.5), settings.Settings(epochs=3, seeds=2))
+    typed = specified(pdo.Config(primal=ppo_steps.Ppo(clip=0.1), margin=0.5), settings.Settings(epochs=3, seeds=2))
     named = specified(primal="ppo", primal__clip=0.1, margin=0.5, epochs=3, seeds=2)
     assert typed == named
     assert typed.settings.seeds == 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apdo import loop
-from apdo.algorithms import apdo, cpo, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import apdo, cpo, natural_steps, pd_ddpg, pdo
 from apdo.core import critics, policies, trust_region
 from apdo.off_policy import ddpg, dual_estimate
 from problems import Reach, advance_of, run, training_of
@@ -15,12 +15,12 @@ from problems import Reach, advance_of, run, training_of
 SMALL = {"policy": policies.Config(hidden=(8,), bound=2.0), "critic": critics.Config(hidden=(8,), minibatches=2)}
 LEARNER = ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=16, bound=2.0, action_noise=0.25)
 CONFIGS = {
-    "pdo": (pdo, pdo.Config(primal=primal_steps.Trpo(damping=1e-2), **SMALL)),
+    "pdo": (pdo, pdo.Config(primal=natural_steps.Trpo(damping=1e-2), **SMALL)),
     "cpo": (cpo, cpo.Config(search=trust_region.LineSearch(damping=1e-2), **SMALL)),
     "apdo": (
         apdo,
         apdo.Config(
-            primal=primal_steps.Trpo(damping=1e-2),
+            primal=natural_steps.Trpo(damping=1e-2),
             k_adj=0,
             off_policy=dual_estimate.Config(learner=LEARNER, iterations=100, members=2),
             **SMALL,

@@ -14,8 +14,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from apdo import exact, finite, objective
-from apdo.algorithms import on_policy, primal_steps
+from apdo.algorithms import on_policy
 from apdo.algorithms.local_model import LocalModel
+from apdo.algorithms.surrogate import Surrogate
 from apdo.core import categorical, critics, networks
 from apdo.core.data import Transition
 from apdo.problem import Problem
@@ -212,7 +213,7 @@ def test_the_gradients_that_cpo_and_pdo_use_are_those_of_the_exact_sums_in_direc
     price = jnp.asarray([0.3, 0.7])
     combined = estimates.advantage @ jnp.concatenate([jnp.ones(1), -price])
     samples = on_policy.samples(problem, batch, combined)
-    gradient = jax.grad(primal_steps.Surrogate.at(policy, samples).gain)(policy)
+    gradient = jax.grad(Surrogate.at(policy, samples).gain)(policy)
     ours = in_logits(ravel_pytree(gradient)[0]) * float(jnp.sum(objective.step_weights(problem, batch)))
     theirs = expected[0] - np.einsum("k,ksa->sa", np.asarray(price), expected[1:])
     np.testing.assert_allclose(ours, theirs, atol=slack * np.abs(theirs).max())

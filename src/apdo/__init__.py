@@ -91,7 +91,7 @@ def train(
     Options have the names of the command line, with "_" for "-" and "__" for ".", as in
     `epochs=50, primal="ppo", primal__clip=0.1`. They can also be given as typed objects, which an editor completes and
     a type checker checks:
-    `settings=apdo.Settings(epochs=50), config=pdo.Config(primal=primal_steps.Ppo(clip=0.1))`. The class of `config` is
+    `settings=apdo.Settings(epochs=50), config=pdo.Config(primal=ppo_steps.Ppo(clip=0.1))`. The class of `config` is
     in the algorithm's module. A field that a typed object leaves at its default may still be set by the `preset` and by
     what suits the task. Options that are given by name override all of these.
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from apdo import objective
-from apdo.core import dual
+from apdo.core import relative_units
 from apdo.problem import Problem
 
 CONFIDENCE = 1.645
@@ -76,7 +76,7 @@ class Belief(eqx.Module):
         """The estimates after a batch with these measurements and standard errors."""
         own, lowest = error**2, jnp.minimum(self.lowest, shown)
         fresh = Belief(mean=shown, variance=own, drift=own, noise=own, lowest=lowest)
-        averaged, noise = dual.remembered(self.noise, own)
+        averaged, noise = relative_units.remembered(self.noise, own)
         expected = jnp.maximum(self.variance + self.drift, _LEAST_DOUBT * noise)
         total = expected + noise
         surprise = (shown - self.mean) ** 2
@@ -156,7 +156,7 @@ def update(
     )
     deviation = metrics["cost_error"] * jnp.sqrt(jnp.maximum(episodes, 1).astype(cost.dtype))
     signed = (belief.lowest[1:] < 0.0) | (problem.limit < 0.0)
-    sizes = (dual.relative_size(one.cost, problem.limit, 0.0, deviation, signed) for one in (candidate, best))
+    sizes = (relative_units.scale(one.cost, problem.limit, 0.0, deviation, signed) for one in (candidate, best))
     first = better(problem, candidate, best, jnp.maximum(*sizes))
     kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), candidate, best)
     return eqx.tree_at(lambda one: one.belief, kept, belief)

@@ -13,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 
 import apdo as library
 from apdo import arguments
-from apdo.algorithms import apdo, care, overshoot, pdo, primal_steps
+from apdo.algorithms import apdo, care, natural_steps, overshoot, pdo, ppo_steps
+from apdo.algorithms.surrogate import Samples, Surrogate
 from apdo.core import critics, dual, policies, trust_region
 from apdo.errors import InvalidInput
 from apdo.experiment import settings
@@ -54,7 +55,7 @@ def test_before_an_actor_is_taken_an_epoch_is_what_it_is_without_care_bit_for_bi
     assert_same(epoch(NO, compiled=False)[1:], epoch(None, compiled=False)[1:])
 
 
-@pytest.mark.parametrize("primal", [primal_steps.Trpo(radius=0.02), primal_steps.Ppo(minibatches=2, passes=2)])
+@pytest.mark.parametrize("primal", [natural_steps.Trpo(radius=0.02), ppo_steps.Ppo(minibatches=2, passes=2)])
 def test_with_care_the_policys_step_answers_to_its_own_batchs_costs(primal):
     config = pdo.Config(primal=primal, **SMALL)
     before, after, metrics = epoch(YES, config)
@@ -62,7 +63,7 @@ def test_with_care_the_policys_step_answers_to_its_own_batchs_costs(primal):
     _, unmoved, plain = epoch(NO, config)
     np.testing.assert_array_equal(plain["multiplier"], before.multiplier.value)
     assert_same(after.multiplier, unmoved.multiplier)
-    if isinstance(primal, primal_steps.Ppo):
+    if isinstance(primal, ppo_steps.Ppo):
         ahead = epoch(None, dataclasses.replace(config, first="multipliers"))[1]
         np.testing.assert_allclose(ravel_pytree(after.policy)[0], ravel_pytree(ahead.policy)[0], atol=1e-4)
 
@@ -115,8 +116,8 @@ def test_a_crossing_that_allows_less_than_halves_agree_on_has_the_last_word():
     observation = random.normal(random.key(1), (200, 3))
     action = jax.vmap(lambda o, k: policy(o).sample(k))(observation, random.split(random.key(2), 200))
     advantage = action[:, 0] - action[:, 0].mean()
-    surrogate = primal_steps.Surrogate.at(policy, primal_steps.Samples(observation, action, advantage, jnp.ones(200)))
-    product = primal_steps.fisher(primal_steps.Trpo(), policy, observation)
+    surrogate = Surrogate.at(policy, Samples(observation, action, advantage, jnp.ones(200)))
+    product = trust_region.fisher(natural_steps.Trpo(), policy, observation)
     natural = lambda v: trust_region.conjugate_gradient(product, v, 10)  # noqa: E731
     gradient = ravel_pytree(jax.grad(surrogate.gain)(policy))[0]
     promised = jnp.vdot(natural(gradient), gradient)

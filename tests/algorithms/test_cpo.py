@@ -11,7 +11,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo import objective
-from apdo.algorithms import believed_step, cpo, on_policy, primal_steps
+from apdo.algorithms import believed_step, cpo, natural_steps, on_policy, primal_steps
 from apdo.algorithms.local_model import LocalModel, solver
 from apdo.core import constrained_step, critics, policies, trust_region
 from on_policy_steps import LENGTH, advantages, gains, local_model, on_policy_batch, totals
@@ -50,7 +50,7 @@ def test_a_slack_constraint_leaves_the_trpo_step(policy):
     centred = advantage[..., 0] - advantage[..., 0].mean()
     samples = on_policy.samples(totals(1), batch, centred)
     trpo = jax.jit(primal_steps.improve, static_argnums=0)
-    expected, _, _ = trpo(primal_steps.Trpo(**vars(SEARCH)), policy, (), samples, random.key(0))
+    expected, _, _ = trpo(natural_steps.Trpo(**vars(SEARCH)), policy, (), samples, random.key(0))
     np.testing.assert_allclose(ravel_pytree(new)[0], ravel_pytree(expected)[0], rtol=1e-3, atol=1e-5)
     assert float(metrics["constrained"]) == 0.0
     assert float(metrics["multiplier"][0]) == 0.0

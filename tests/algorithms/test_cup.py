@@ -9,7 +9,8 @@ import numpy as np
 import optax
 from jax import random
 
-from apdo.algorithms import cup, primal_steps
+from apdo.algorithms import cup, gradient_steps, ppo_steps
+from apdo.algorithms.surrogate import Surrogate
 from apdo.core import critics, policies
 from problems import (
     Reach,
@@ -30,7 +31,7 @@ def test_on_one_state_the_projection_is_known_in_closed_form():
     cost = np.asarray([0.9, -0.4, 0.2], np.float32)
     samples = one_state_samples(OLD, [0.0, 0.0, 0.0])
     data = cup.Halfway(
-        surrogate=primal_steps.Surrogate.at(OLD, samples),
+        surrogate=Surrogate.at(OLD, samples),
         half=jax.vmap(HALF)(samples.observation),
         cost=jnp.asarray(cost),
     )
@@ -62,7 +63,7 @@ def test_with_multipliers_of_zero_the_projection_leaves_the_improved_policy_wher
 
 def test_annealing_shortens_both_steps_alike():
     """After 1,000 epochs' gradient steps and with a half after one, what is left of either is a thousandth."""
-    config = cup.Config(margin=0.0, primal=primal_steps.Ppo(anneal=1.0), **SMALL)
+    config = cup.Config(margin=0.0, primal=ppo_steps.Ppo(anneal=1.0), **SMALL)
     problem = problem_of(Reach(costs=2), 200, (0.1, 0.1))
     fresh = cup.init(config, problem, random.key(0))
     count = 1000 * config.primal.passes * config.primal.minibatches
@@ -78,7 +79,7 @@ def test_the_projection_goes_no_farther_from_the_improved_policy_than_it_may():
     problem = problem_of(Reach(costs=2), 200, (0.01, 0.01))
     far = {}
     for most in (0.0, 0.003):
-        projection = primal_steps.Passes(rate=0.02, most_kl=most)
+        projection = gradient_steps.Passes(rate=0.02, most_kl=most)
         config = cup.Config(projection=projection, margin=0.0, **SMALL)
         before = cup.init(config, problem, random.key(0))
         dear = eqx.tree_at(lambda state: state.multiplier.integral, before, jnp.full(2, 50.0))

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from apdo.algorithms import focops, primal_steps
+from apdo.algorithms import focops
+from apdo.algorithms.surrogate import Surrogate
 from apdo.core import critics, dual, policies
 from problems import (
     Reach,
@@ -26,7 +27,7 @@ ADVANTAGE = np.asarray([1.0, -0.5, 2.0, -1.5]) - 0.7 * np.asarray([0.5, -1.0, 1.
 
 
 def loss(policy, radius):
-    near = primal_steps.Surrogate.at(OLD, one_state_samples(OLD, ADVANTAGE))
+    near = Surrogate.at(OLD, one_state_samples(OLD, ADVANTAGE))
     return focops.loss(policy, near, 1.5, radius)
 
 

@@ -5,24 +5,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.algorithms import epoch, ipo, primal_steps
+from apdo.algorithms import epoch, ipo, ppo_steps
+from apdo.algorithms.surrogate import Surrogate
 from problems import one_state_policy, one_state_samples
 
 OLD = one_state_policy([0.0, 0.0])
 COST = jnp.asarray([[0.5], [-0.5]])
-CONFIG = ipo.Config(primal=primal_steps.Ppo(clip=10.0), sharpness=5.0)
+CONFIG = ipo.Config(primal=ppo_steps.Ppo(clip=10.0), sharpness=5.0)
 
 
 def gradients(excess):
     """∇ of the loss less that of -L_R, and ∇ of C, at π_k."""
-    near = epoch.Signals(surrogate=primal_steps.Surrogate.at(OLD, one_state_samples(OLD, [1.5, -1.5])), cost=COST)
+    near = epoch.Signals(surrogate=Surrogate.at(OLD, one_state_samples(OLD, [1.5, -1.5])), cost=COST)
     size = jnp.asarray([2.0])
 
     def total(policy):
         return ipo.loss(CONFIG, policy, near, jnp.asarray([excess]), size)
 
     def barrier_alone(policy):
-        return total(policy) + primal_steps.clipped_gain(CONFIG.primal, near.surrogate, policy)
+        return total(policy) + ppo_steps.clipped_gain(CONFIG.primal, near.surrogate, policy)
 
     def cost(policy):
         return jnp.mean(near.surrogate.samples.weight * near.surrogate.ratio(policy) * COST[:, 0])

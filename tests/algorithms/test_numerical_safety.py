@@ -10,27 +10,14 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import (
-    apdo,
-    cpo,
-    crpo,
-    cup,
-    focops,
-    ipo,
-    p3o,
-    pcpo,
-    pd_ddpg,
-    pdo,
-    primal_steps,
-    trpo,
-)
+from apdo.algorithms import apdo, cpo, crpo, cup, focops, gradient_steps, ipo, p3o, pcpo, pd_ddpg, pdo, ppo_steps, trpo
 from apdo.core import critics, policies
 from apdo.off_policy import ddpg, dual_estimate
 from problems import Reach, problem_of, random_batch
 
 SMALL = {"policy": policies.Config(hidden=(4,)), "critic": critics.Config(hidden=(4,), passes=2, minibatches=2)}
 LEARNER = ddpg.Learner(critic_hidden=(4,), actor_hidden=(4,), minibatch=8)
-PPO, PASSES = primal_steps.Ppo(passes=2, minibatches=2), primal_steps.Passes(passes=2, minibatches=2)
+PPO, PASSES = ppo_steps.Ppo(passes=2, minibatches=2), gradient_steps.Passes(passes=2, minibatches=2)
 ACTOR = dual_estimate.Config(learner=dataclasses.replace(LEARNER, bound=2.0, action_noise=0.25))
 TRYING: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(4,), bound=2.0)}
 ALGORITHMS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import random
 
-from apdo.algorithms import cpo, on_policy, pd_ddpg, pdo, primal_steps, trpo
+from apdo.algorithms import cpo, gradient_steps, natural_steps, on_policy, pd_ddpg, pdo, trpo
 from apdo.core import critics, policies, trust_region
 from apdo.core.statistics import Statistics
 from apdo.off_policy import ddpg
@@ -20,7 +20,7 @@ TASK = Reach(costs=2)
 PROBLEM = problem_of(TASK, 200, (1.0, 2.0), normalise=True)
 SMALL: dict[str, Any] = {"policy": policies.Config(hidden=(8,), output_scale=1.0)}
 SMALL |= {"critic": critics.Config(hidden=(8,), minibatches=2)}
-STILL = primal_steps.LikelihoodRatio(rate=1e-30)
+STILL = gradient_steps.LikelihoodRatio(rate=1e-30)
 LEARNER = ddpg.Learner(critic_hidden=(8,), actor_hidden=(8,), minibatch=8, actor_rate=1e-30)
 IDLE: dict[str, Any] = {
     "trpo": (trpo, trpo.Config(primal=STILL, **SMALL)),
@@ -31,8 +31,8 @@ IDLE: dict[str, Any] = {
 """Algorithms whose policies stay where they are."""
 DAMPED: dict[str, Any] = {"damping": 0.3, "fraction": 1.0}
 CALM: dict[str, Any] = {
-    "trpo": (trpo, trpo.Config(primal=primal_steps.Trpo(**DAMPED), **SMALL)),
-    "pdo": (pdo, pdo.Config(primal=primal_steps.Trpo(**DAMPED), **SMALL)),
+    "trpo": (trpo, trpo.Config(primal=natural_steps.Trpo(**DAMPED), **SMALL)),
+    "pdo": (pdo, pdo.Config(primal=natural_steps.Trpo(**DAMPED), **SMALL)),
     "cpo": (cpo, cpo.Config(search=trust_region.LineSearch(**DAMPED), **SMALL)),
 }
 """Algorithms whose steps do not amplify what is rounded."""

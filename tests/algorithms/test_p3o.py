@@ -5,20 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.algorithms import epoch, p3o, primal_steps
+from apdo.algorithms import epoch, p3o, ppo_steps
+from apdo.algorithms.surrogate import Surrogate
 from problems import chances_of, one_state_policy, one_state_samples
 
 OLD = one_state_policy([0.0, 0.0])
-PRIMAL = primal_steps.Ppo(clip=10.0)
+PRIMAL = ppo_steps.Ppo(clip=10.0)
 REWARD, COST, LIMIT = np.asarray([1.5, -1.5]), np.asarray([0.5, -0.5]), 0.2
 """A choice that pays 3 and costs 1 more than the other: R = 3 p, C = p, so that λ* = 3 at any limit within reach."""
 
 
 def losses(penalty, chances):
     """The loss at policies that make the dear choice with these chances; the limit on C = p is LIMIT."""
-    near = epoch.Signals(
-        surrogate=primal_steps.Surrogate.at(OLD, one_state_samples(OLD, REWARD)), cost=jnp.asarray(COST[:, None])
-    )
+    near = epoch.Signals(surrogate=Surrogate.at(OLD, one_state_samples(OLD, REWARD)), cost=jnp.asarray(COST[:, None]))
     excess = jnp.asarray([0.5 - LIMIT])
     config = p3o.Config(primal=PRIMAL, penalty=penalty)
     one = jax.jit(lambda logit: p3o.loss(config, one_state_policy([logit, 0.0]), near, excess))

@@ -11,7 +11,17 @@ import pytest
 from jax import random
 from jax.flatten_util import ravel_pytree
 
-from apdo.algorithms import cpo, on_policy, pdo, primal_steps, trpo, value_functions
+from apdo.algorithms import (
+    cpo,
+    gradient_steps,
+    natural_steps,
+    on_policy,
+    pdo,
+    ppo_steps,
+    primal_steps,
+    trpo,
+    value_functions,
+)
 from apdo.core import critics, dial, dual, policies
 from apdo.errors import InvalidInput
 from problems import Reach, problem_of, random_batch
@@ -60,7 +70,7 @@ def test_with_annealing_the_dual_step_falls_as_the_policys_step_does():
     task = Reach(costs=2)
     problem, batch = problem_of(task, 200, (1.0, 2.0)), random_batch(random.key(1), task, 10, 20)
     for anneal, length in ((0.0, 1.0), (5.0, 0.25)):
-        config = pdo.Config(primal=primal_steps.Trpo(anneal=anneal), dual_step=0.3, **OWN)
+        config = pdo.Config(primal=natural_steps.Trpo(anneal=anneal), dual_step=0.3, **OWN)
         fresh = priced(config, pdo.init(config, problem, random.key(0)), [0.5, 0.7])
         late = dataclasses.replace(fresh, units=dataclasses.replace(fresh.units, batches=jnp.asarray(15)))
         step = jax.jit(pdo.step, static_argnums=(0, 1))
@@ -76,7 +86,7 @@ def test_the_policy_step_sees_the_multipliers_before_this_batchs_dual_step_or_af
     """So its policy is that of an epoch with those multipliers held, up to rounding."""
 
     def policy_and_prices(multiplier, **options):
-        config = pdo.Config(primal=primal_steps.LikelihoodRatio(), **options, **OWN)
+        config = pdo.Config(primal=gradient_steps.LikelihoodRatio(), **options, **OWN)
         _, _, _, after, metrics = one_epoch(config, Reach(costs=2), (1.0, 20.0), multiplier)
         return ravel_pytree(after.policy)[0], metrics["multiplier"], after.multiplier.value
 
@@ -135,7 +145,7 @@ def test_the_dual_step_is_taken_against_the_limit_less_its_margin():
 
 def test_with_multipliers_of_zero_the_primal_step_is_trpo_on_the_reward():
     task = Reach(costs=2)
-    step = primal_steps.Trpo(damping=1e-2)
+    step = natural_steps.Trpo(damping=1e-2)
     wide: dict[str, Any] = SMALL | {"policy": policies.Config(hidden=(8,), log_std=0.0)}
     config = pdo.Config(primal=step, overshoot=0.0, **wide)
     problem, batch, before, after, _ = one_epoch(config, task, (1.0, 1.0), [0.0, 0.0])
@@ -185,10 +195,10 @@ def test_large_multipliers_turn_the_primal_step_against_the_cost():
 @pytest.mark.parametrize(
     ("primal", "values"),
     [
-        (primal_steps.Trpo(), "combined"),
-        (primal_steps.NaturalGradient(), "separate"),
-        (primal_steps.LikelihoodRatio(), "separate"),
-        (primal_steps.Ppo(minibatches=4), "separate"),
+        (natural_steps.Trpo(), "combined"),
+        (natural_steps.NaturalGradient(), "separate"),
+        (gradient_steps.LikelihoodRatio(), "separate"),
+        (ppo_steps.Ppo(minibatches=4), "separate"),
     ],
 )
 def test_every_primal_step_and_value_mode_changes_the_policy_and_stays_finite(primal, values):
@@ -257,7 +267,7 @@ def test_with_the_dual_step_first_the_policy_moves_as_with_the_multipliers_that_
     """The primal step is the one that the other order makes when it already has those multipliers, and holds them."""
     task, limits = Reach(costs=2), (1.0, 20.0)
     # Damped, for two programs round a step in their own ways; the two orders lie 0.04 apart here.
-    options = options | {"primal": primal_steps.Trpo(damping=0.1)}
+    options = options | {"primal": natural_steps.Trpo(damping=0.1)}
     *_, after, metrics = one_epoch(pdo.Config(dual_step=0.3, first="multipliers", **options), task, limits, [0.5, 0.7])
     assert not np.allclose(after.multiplier.value, [0.5, 0.7])
     np.testing.assert_array_equal(metrics["multiplier"], after.multiplier.value)

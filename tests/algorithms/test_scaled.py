@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from apdo.algorithms import apdo, pd_ddpg, pdo, primal_steps
+from apdo.algorithms import apdo, gradient_steps, pd_ddpg, pdo
 from apdo.algorithms.scaled import ActionMeaning, Scaled
 from apdo.core import critics, policies
 from apdo.off_policy import ddpg, dual_estimate
 from apdo.problem import Problem
 
 SMALL = {
-    "primal": primal_steps.LikelihoodRatio(),
+    "primal": gradient_steps.LikelihoodRatio(),
     "policy": policies.Config(hidden=(4,)),
     "critic": critics.Config(hidden=(4,), minibatches=2),
 }

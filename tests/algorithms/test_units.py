@@ -20,11 +20,13 @@ from apdo.algorithms import (
     crpo,
     cup,
     focops,
+    gradient_steps,
     ipo,
+    natural_steps,
     p3o,
     pcpo,
     pdo,
-    primal_steps,
+    ppo_steps,
     sac_lag,
 )
 from apdo.core import critics, dual, policies
@@ -44,12 +46,12 @@ CONFIGS: dict[str, Any] = {
     "pdo, PID": (pdo, pdo.Config(**SMALL)),
     "pdo, ascent": (pdo, pdo.Config(rule=dual.Ascent(decay=0.5), **SMALL)),
     "pdo, Adam": (pdo, pdo.Config(rule=dual.Adam(), **SMALL)),
-    "pdo, PPO": (pdo, pdo.Config(primal=primal_steps.Ppo(minibatches=2, passes=2), **SMALL)),
+    "pdo, PPO": (pdo, pdo.Config(primal=ppo_steps.Ppo(minibatches=2, passes=2), **SMALL)),
     "pdo, PPO with entropy": (
         pdo,
-        pdo.Config(primal=primal_steps.Ppo(minibatches=2, passes=2, entropy=0.2, anneal=5.0), **SMALL),
+        pdo.Config(primal=ppo_steps.Ppo(minibatches=2, passes=2, entropy=0.2, anneal=5.0), **SMALL),
     ),
-    "pdo, steps that shrink": (pdo, pdo.Config(primal=primal_steps.Trpo(rate=0.3, anneal=5.0), **SMALL)),
+    "pdo, steps that shrink": (pdo, pdo.Config(primal=natural_steps.Trpo(rate=0.3, anneal=5.0), **SMALL)),
     "cpo, steps that shrink": (cpo, cpo.Config(anneal=5.0, **SMALL)),
     "pdo, safety first": (pdo, pdo.Config(safety=0.9, **SMALL)),
     "pdo, dual step first": (pdo, pdo.Config(first="multipliers", **SMALL)),
@@ -83,10 +85,10 @@ def marked(names, more=MORE):
 
 
 QUICK: dict[str, Any] = {"minibatches": 2, "passes": 2}
-PPO = primal_steps.Ppo(**QUICK)
+PPO = ppo_steps.Ppo(**QUICK)
 NAMED: dict[str, Any] = {
-    "focops": (focops, focops.Config(primal=primal_steps.Passes(**QUICK), **SMALL)),
-    "cup": (cup, cup.Config(primal=PPO, projection=primal_steps.Passes(**QUICK), **SMALL)),
+    "focops": (focops, focops.Config(primal=gradient_steps.Passes(**QUICK), **SMALL)),
+    "cup": (cup, cup.Config(primal=PPO, projection=gradient_steps.Passes(**QUICK), **SMALL)),
     "pcpo": (pcpo, pcpo.Config(**SMALL)),
     "p3o": (p3o, p3o.Config(primal=PPO, **SMALL)),
     "ipo": (ipo, ipo.Config(primal=PPO, **SMALL)),

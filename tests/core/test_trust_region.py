@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import random
 from jax.flatten_util import ravel_pytree
 
 from apdo.core import policies, trust_region
@@ -212,3 +213,15 @@ def test_an_episode_is_allowed_one_nat_and_an_action_two_hundredths_at_least_and
 def test_the_radius_of_a_run_of_more_than_a_hundred_epochs_falls_like_one_over_their_root():
     found = [trust_region.radius_for(1000, epochs) for epochs in (1, 100, 400, 2500)]
     np.testing.assert_allclose(found, [0.02, 0.02, 0.01, 0.004], rtol=1e-12)
+
+
+def test_the_fisher_matrix_is_estimated_on_the_configured_share_of_the_observations():
+    policy = policies.init(policies.Config(hidden=(8, 8), output_scale=1.0), random.key(0), 3, 2, discrete=False)
+    observation = random.normal(random.key(1), (1000, 3))
+    vector = jnp.ones_like(ravel_pytree(policy)[0])
+    other = observation.at[1::5].set(100.0)
+    fifth = trust_region.fisher(trust_region.Curvature(fraction=0.2), policy, observation)(vector)
+    untouched = trust_region.fisher(trust_region.Curvature(fraction=0.2), policy, other)(vector)
+    whole = trust_region.fisher(trust_region.Curvature(fraction=1.0), policy, other)(vector)
+    np.testing.assert_array_equal(fifth, untouched)
+    assert not np.allclose(fifth, whole, rtol=1e-2)

@@ -8,7 +8,7 @@ import pytest
 
 import apdo
 from apdo import algorithms, envs, options
-from apdo.algorithms import primal_steps
+from apdo.algorithms import natural_steps
 from apdo.core import dual
 from apdo.experiment import multipliers, settings
 from apdo.experiment.presets import PRESETS
@@ -210,7 +210,7 @@ def test_a_choice_that_is_there_already_keeps_what_was_chosen_for_it():
     assert options.override(plain, {"primal": "trpo"}) == plain
     there = options.override(plain, {"primal": "ppo", "primal.clip": 0.1})
     assert options.override(there, {"primal": "ppo"}) == there
-    assert options.override(there, {"primal": "trpo"}).primal == primal_steps.Trpo()
+    assert options.override(there, {"primal": "trpo"}).primal == natural_steps.Trpo()
 
 
 def test_the_number_of_environments_keeps_the_batch_that_was_asked_for_where_whole_episodes_allow_it():

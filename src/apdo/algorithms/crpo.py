@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.algorithms import epoch, natural_steps, on_policy, primal_steps
 from apdo.core.data import Transition
 from apdo.options import OURS, option
 from apdo.problem import Problem
@@ -45,7 +45,7 @@ class Config(epoch.Config):
     """Settings of CRPO."""
 
     primal: primal_steps.Config = option(
-        primal_steps.Trpo(), "the step, both for the return and for a cost", OURS, choices=primal_steps.CHOICES
+        natural_steps.Trpo(), "the step, both for the return and for a cost", OURS, choices=primal_steps.CHOICES
     )
     tolerance: float = option(
         0.0, "η, the excess that is tolerated, as a share of the limit or of the cost", OURS, within=(0.0, inf)

@@ -13,8 +13,8 @@ Deviations:
 1. The projection's KL has no unit, so ν_i A_Ci must have none either. It is divided by σ(A_R), like the improvement's
    advantage. The paper's factor (1 - γ λ)/(1 - γ) on the cost is part of that unit.
 2. The improvement is PPO's clipped step, as in their code; the text has a KL penalty there.
-3. The gains of ν are pure numbers (`core.dual`), and ν starts at 0. It is updated before the improvement, as in
-   OmniSafe's code. In algorithm 1 it is updated after the projection, which then responds one batch too late.
+3. The gains of ν are pure numbers (`core.relative_units`), and ν starts at 0. It is updated before the improvement, as
+   in OmniSafe's code. In algorithm 1 it is updated after the projection, which then responds one batch too late.
 4. ν is controlled by PID. The paper's ascent (`--rule ascent`) does not damp the oscillation of ν and policy.
 5. With `primal.anneal` both steps become shorter: the clip shrinks, and ν A_C by the same factor.
 6. The divergence from π_{k+1/2} is averaged over the states that π_k has visited; there are no others.
@@ -30,7 +30,8 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.algorithms import epoch, gradient_steps, on_policy, ppo_steps
+from apdo.algorithms.surrogate import Surrogate
 from apdo.core import policies
 from apdo.core.data import Transition
 from apdo.options import OURS, option
@@ -48,16 +49,16 @@ State = epoch.PricedState
 class Config(epoch.PricedConfig):
     """Settings of CUP."""
 
-    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the improvement and its gradient steps", OURS)
-    projection: primal_steps.Passes = option(
-        primal_steps.Passes(), "the projection's gradient steps; distances are measured from π_{k+1/2}", OURS
+    primal: ppo_steps.Ppo = option(ppo_steps.Ppo(), "the improvement and its gradient steps", OURS)
+    projection: gradient_steps.Passes = option(
+        gradient_steps.Passes(), "the projection's gradient steps; distances are measured from π_{k+1/2}", OURS
     )
 
 
 class Halfway(eqx.Module):
     """The samples, with the quantities that the projection needs for each."""
 
-    surrogate: primal_steps.Surrogate
+    surrogate: Surrogate
     half: eqx.Module
     """π_{k+1/2} at each sample."""
     cost: Float[Array, " B"]
@@ -78,18 +79,18 @@ def step(
     state = epoch.ascend(config, state, quantities)
     here = quantities.signals(problem)
     samples = here.surrogate.samples
-    half, optimiser, _ = primal_steps.improve(config.primal, quantities.policy, state.optimiser, samples, improve_key)
-    length = primal_steps.step_length(config.primal, state.optimiser)
+    half, optimiser = ppo_steps.improve(config.primal, here.surrogate, quantities.policy, state.optimiser, improve_key)
+    length = gradient_steps.step_length(config.primal, state.optimiser)
     data = Halfway(
         surrogate=here.surrogate,
         half=jax.vmap(half)(samples.observation),
         cost=here.cost @ (length * epoch.relative_influence(state, quantities)),
     )
     # Adam's moments start at zero for the projection: those of the improvement point in the opposite direction.
-    fresh = primal_steps.init(config.projection, half, pace_of=optimiser)
+    fresh = gradient_steps.init(config.projection, half, pace_of=optimiser)
     back = eqx.tree_at(lambda surrogate: surrogate.old, data.surrogate, data.half)
-    policy, _ = primal_steps.descend(config.projection, loss, data, back, half, fresh, project_key)
-    metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
+    policy, _ = gradient_steps.descend(config.projection, loss, data, back, half, fresh, project_key)
+    metrics = here.surrogate.measure(policy)
     metrics |= {"multiplier": state.multiplier.value, "improvement_kl": data.surrogate.kl(half)}
     metrics["projection_kl"] = back.kl(policy)
     return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)

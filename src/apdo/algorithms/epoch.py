@@ -8,7 +8,7 @@ builds the next state.
 (`Quantities.standard`). Let L = Σ_t w_t, the effective number of steps in the sums of one episode. A step may raise the
 mean of w · (ratio - 1) · A_Ci / σ(A_Ci) by (d_i - C_i) / (L σ(A_Ci)) before C_i reaches its limit. `Quantities.excess`
 is this number with the opposite sign. A penalty factor κ on it amounts to κ σ(A_R) / σ(A_Ci) in return per cost, the
-unit of multipliers in `core.dual`.
+unit of multipliers in `core.relative_units`.
 """
 
 import dataclasses
@@ -23,8 +23,9 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo import objective
-from apdo.algorithms import on_policy, primal_steps
-from apdo.core import critics, dial, dual, policies, steering
+from apdo.algorithms import gradient_steps, on_policy, ppo_steps, primal_steps
+from apdo.algorithms.surrogate import Samples, Surrogate
+from apdo.core import critics, dial, dual, policies, relative_units, steering
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
@@ -48,7 +49,7 @@ class Config(dial.Config):
 class ClippedConfig(Config):
     """The same for algorithms whose step is PPO's on a loss of their own."""
 
-    primal: primal_steps.Ppo = option(primal_steps.Ppo(), "the clipped gradient steps", OURS)
+    primal: ppo_steps.Ppo = option(ppo_steps.Ppo(), "the clipped gradient steps", OURS)
 
 
 class State(eqx.Module):
@@ -74,14 +75,17 @@ def init(config: ClippedConfig, problem: Problem, key: PRNGKeyArray) -> State:
 
 
 def start(
-    config: Config, problem: Problem, key: PRNGKeyArray, primal: primal_steps.Config | primal_steps.Passes
+    config: Config,
+    problem: Problem,
+    key: PRNGKeyArray,
+    primal: primal_steps.Config | gradient_steps.Passes | None = None,
 ) -> State:
-    """A new policy with its optimiser, and new value functions."""
+    """A new policy with the optimiser of its primal step, if that has one, and new value functions."""
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
     return State(
         policy=policy,
-        optimiser=primal_steps.init(primal, policy),
+        optimiser=() if primal is None else primal_steps.init(primal, policy),
         critic=on_policy.fresh_critic(config.critic, problem, critic_key, 1 + problem.constraints),
         dial=dial.start(config, problem.constraints),
         statistics=on_policy.fresh_statistics(problem),
@@ -91,7 +95,7 @@ def start(
 class Signals(eqx.Module):
     """The samples with the reward's advantage, and the costs' advantages, in units of their standard deviations."""
 
-    surrogate: primal_steps.Surrogate
+    surrogate: Surrogate
     cost: Float[Array, "B M"]
 
 
@@ -115,7 +119,7 @@ class Quantities(eqx.Module):
     size: Float[Array, " M"]
     """max(|d_i|, |C_i|) / (L σ(A_Ci))."""
 
-    def samples(self, problem: Problem, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
+    def samples(self, problem: Problem, advantage: Float[Array, "T N"]) -> Samples:
         """The batch as unordered samples, with the given advantage."""
         return on_policy.samples(problem, self.batch, advantage)
 
@@ -123,7 +127,7 @@ class Quantities(eqx.Module):
         """The batch as unordered samples, with the advantages of the reward and of the costs."""
         samples = self.samples(problem, self.standard[..., 0])
         costs = self.standard[..., 1:].reshape(-1, self.standard.shape[-1] - 1)
-        return Signals(surrogate=primal_steps.Surrogate.at(self.policy, samples), cost=costs)
+        return Signals(surrogate=Surrogate.at(self.policy, samples), cost=costs)
 
 
 def begin(config: Config, problem: Problem, state: State, batch: Transition) -> Quantities:
@@ -184,18 +188,20 @@ class PricedState(State):
     """A state with multipliers and their units."""
 
     multiplier: dual.Multiplier
-    units: dual.Relative
+    units: relative_units.Relative
 
 
-def start_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray, primal: primal_steps.Passes) -> PricedState:
+def start_priced(
+    config: PricedConfig, problem: Problem, key: PRNGKeyArray, primal: gradient_steps.Passes
+) -> PricedState:
     """The result of `start`, with multipliers of 0."""
     m = problem.constraints
-    multiplier, units = dual.start(config.rule, jnp.zeros(m)), dual.Relative.start(m)
+    multiplier, units = dual.start(config.rule, jnp.zeros(m)), relative_units.Relative.start(m)
     return PricedState(**vars(start(config, problem, key, primal)), multiplier=multiplier, units=units)
 
 
 def ascend(config: PricedConfig, state: PricedState, quantities: Quantities) -> PricedState:
-    """The state after the rule's update of ν by C(π_k), with gains that are pure numbers (`core.dual`)."""
+    """The state after the rule's update of ν by C(π_k), with gains that are pure numbers (`core.relative_units`)."""
     cost = quantities.measured["cost"]
     spread = quantities.measured["cost_deviation"], quantities.measured["cost_error"]
     units = state.units.observe(quantities.estimates.advantage, cost, spread)

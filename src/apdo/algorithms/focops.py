@@ -18,7 +18,7 @@ Any number of constraints: each has its ν_i.
 
 Deviations:
 1. A_R - Σ ν_i A_Ci is standardised, so that λ is a pure number. Their code standardises A_R and A_C separately, so its
-   ν is in units of σ(A_R)/σ(A_C). Our ν moves in that unit (`core.dual`), and is reported in return per cost.
+   ν is in units of σ(A_R)/σ(A_C). Our ν moves in that unit (`core.relative_units`), and is reported in return per cost.
 2. ν is controlled by PID. Their ascent (`--rule ascent`) does not damp the oscillation of ν and policy. ν is at most 20
    in that unit instead of 2, because a limit may need more. The step is 0.05; theirs is 0.01 per epoch of 2,048
    samples.
@@ -36,7 +36,8 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.algorithms import epoch, gradient_steps, on_policy
+from apdo.algorithms.surrogate import Surrogate
 from apdo.core import policies
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
@@ -57,8 +58,8 @@ AUTHORS = "the FOCOPS paper"
 class Config(epoch.PricedConfig):
     """Settings of FOCOPS."""
 
-    primal: primal_steps.Passes = option(
-        primal_steps.Passes(most_kl=0.02), "the gradient steps; most_kl, where they end, is δ", AUTHORS
+    primal: gradient_steps.Passes = option(
+        gradient_steps.Passes(most_kl=0.02), "the gradient steps; most_kl, where they end, is δ", AUTHORS
     )
     temperature: float = option(1.5, "λ: the larger, the closer the target π* is to π_k", AUTHORS, above=0.0)
 
@@ -77,22 +78,22 @@ def step(
     state = epoch.ascend(config, state, quantities)
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
     samples = quantities.samples(problem, standardise(quantities.estimates.advantage @ weight))
-    surrogate = primal_steps.Surrogate.at(quantities.policy, samples)
-    primal = primal_steps.annealed(config.primal, state.optimiser)
-    temperature = config.temperature / primal_steps.step_length(config.primal, state.optimiser)
+    surrogate = Surrogate.at(quantities.policy, samples)
+    primal = gradient_steps.annealed(config.primal, state.optimiser)
+    temperature = config.temperature / gradient_steps.step_length(config.primal, state.optimiser)
 
-    def towards_the_optimum(candidate: policies.Policy, part: primal_steps.Surrogate) -> Float[Array, ""]:
+    def towards_the_optimum(candidate: policies.Policy, part: Surrogate) -> Float[Array, ""]:
         return loss(candidate, part, temperature, config.primal.most_kl)
 
-    policy, optimiser = primal_steps.descend(
+    policy, optimiser = gradient_steps.descend(
         primal, towards_the_optimum, surrogate, surrogate, quantities.policy, state.optimiser, primal_key
     )
-    metrics = primal_steps.measure(surrogate, policy, jnp.asarray(True)) | {"multiplier": state.multiplier.value}
+    metrics = surrogate.measure(policy) | {"multiplier": state.multiplier.value}
     return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
 def loss(
-    policy: policies.Policy, near: primal_steps.Surrogate, temperature: float | Float[Array, ""], radius: float
+    policy: policies.Policy, near: Surrogate, temperature: float | Float[Array, ""], radius: float
 ) -> Float[Array, ""]:
     """E_s KL(π_θ ‖ π*) up to a constant, over the states within the radius; over all states if the radius is 0."""
     new = jax.vmap(policy)(near.samples.observation)

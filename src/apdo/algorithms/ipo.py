@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.algorithms import epoch, gradient_steps, on_policy, ppo_steps
 from apdo.core import policies
 from apdo.core.data import Transition
 from apdo.options import OURS, option
@@ -54,12 +54,12 @@ def step(
     primal_key, critic_key = random.split(key)
     quantities = epoch.begin(config, problem, state, batch)
     data = quantities.signals(problem)
-    config = dataclasses.replace(config, primal=primal_steps.annealed(config.primal, state.optimiser))
+    config = dataclasses.replace(config, primal=gradient_steps.annealed(config.primal, state.optimiser))
 
     def barred(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
         return loss(config, candidate, part, quantities.excess, quantities.size)
 
-    policy, optimiser = primal_steps.descend(
+    policy, optimiser = gradient_steps.descend(
         config.primal, barred, data, data.surrogate, quantities.policy, state.optimiser, primal_key
     )
     deviation = jnp.std(quantities.estimates.advantage, axis=(0, 1))
@@ -67,7 +67,7 @@ def step(
     share = -quantities.excess / jnp.where(varies, quantities.size, 1.0)
     price = deviation[0] / jnp.where(varies, deviation[1:], 1.0) / config.sharpness
     multiplier = jnp.where(varies, price / jnp.maximum(share, least(config)), 0.0)
-    metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True)) | {"multiplier": multiplier}
+    metrics = data.surrogate.measure(policy) | {"multiplier": multiplier}
     return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
@@ -79,7 +79,7 @@ def loss(
     change = jnp.mean(weight * (near.surrogate.ratio(policy)[:, None] - 1.0) * near.cost, axis=0)
     unit = jnp.where(size > 0.0, size, 1.0)
     barriers = unit * barrier((-excess - change) / unit, least(config)) / config.sharpness
-    return -jnp.sum(barriers) - primal_steps.clipped_gain(config.primal, near.surrogate, policy)
+    return -jnp.sum(barriers) - ppo_steps.clipped_gain(config.primal, near.surrogate, policy)
 
 
 def least(config: Config) -> float:

@@ -13,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from apdo import objective
-from apdo.algorithms import on_policy, primal_steps
+from apdo.algorithms import on_policy
+from apdo.algorithms.surrogate import Surrogate
 from apdo.core import policies, trust_region
 from apdo.core.data import Transition
 from apdo.problem import Problem
@@ -23,7 +24,7 @@ class LocalModel(eqx.Module):
     """A policy and the batch that it drew, from which R and C_i of policies nearby are estimated."""
 
     policy: policies.Policy
-    surrogate: primal_steps.Surrogate
+    surrogate: Surrogate
     advantage: Float[Array, "B K"]
     """The advantage of each signal, times the weight of the step in the sum of an episode."""
     row: Int[Array, " B"]
@@ -39,7 +40,7 @@ class LocalModel(eqx.Module):
         samples = on_policy.samples(problem, batch, advantage[..., 0])
         return LocalModel(
             policy=policy,
-            surrogate=primal_steps.Surrogate.at(policy, samples),
+            surrogate=Surrogate.at(policy, samples),
             advantage=weighted.reshape(-1, advantage.shape[-1]),
             row=jnp.broadcast_to(jnp.arange(advantage.shape[1]), advantage.shape[:2]).reshape(-1),
         )
@@ -86,6 +87,6 @@ def solver(
     config: trust_region.LineSearch, model: LocalModel
 ) -> Callable[[Float[Array, "H K P"]], Float[Array, "H K P"]]:
     """v ↦ H⁻¹v, with the Fisher matrix H of the policy."""
-    product = primal_steps.fisher(config, model.policy, model.surrogate.samples.observation)
+    product = trust_region.fisher(config, model.policy, model.surrogate.samples.observation)
     one = lambda vector: trust_region.conjugate_gradient(product, vector, config.iterations)  # noqa: E731
     return jax.vmap(jax.vmap(one))

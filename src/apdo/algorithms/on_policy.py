@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from apdo import objective
-from apdo.algorithms import primal_steps
+from apdo.algorithms.surrogate import Samples
 from apdo.core import critics, networks, policies
 from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics, normalised
@@ -199,11 +199,11 @@ def fit(
     return critics.fit(config, critic, key, observed, estimates.target.reshape(observed.shape[0], -1))
 
 
-def samples(problem: Problem, batch: Transition, advantage: Float[Array, "T N"]) -> primal_steps.Samples:
+def samples(problem: Problem, batch: Transition, advantage: Float[Array, "T N"]) -> Samples:
     """The batch as unordered samples for a primal step, each with its weight in the gradient."""
     flat = flatten(batch)
     weight = objective.step_weights(problem, batch)
-    return primal_steps.Samples(
+    return Samples(
         observation=flat.observation,
         action=flat.action,
         advantage=advantage.reshape(-1),

@@ -16,9 +16,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from apdo import objective
-from apdo.algorithms import care, on_policy, primal_steps
+from apdo.algorithms import care, natural_steps, on_policy, primal_steps
 from apdo.algorithms.care import Careful
-from apdo.core import dual, trust_region
+from apdo.algorithms.surrogate import Surrogate
+from apdo.core import relative_units, trust_region
 from apdo.core.data import Transition
 from apdo.core.policies import Policy
 from apdo.problem import Problem
@@ -71,7 +72,7 @@ class Crossing(eqx.Module):
         problem: Problem,
         batch: Transition,
         advantage: Float[Array, "T N K"],
-        units: dual.Relative,
+        units: relative_units.Relative,
         cost: Float[Array, " M"],
         limit: Float[Array, " M"],
         overshoot: float | Float[Array, ""],
@@ -94,9 +95,7 @@ class Crossing(eqx.Module):
             careful=careful,
         )
 
-    def share(
-        self, surrogate: primal_steps.Surrogate, policy: Policy, natural: trust_region.Product
-    ) -> Float[Array, ""]:
+    def share(self, surrogate: Surrogate, policy: Policy, natural: trust_region.Product) -> Float[Array, ""]:
         """The largest allowed share of the step `natural(g)`, where g is the surrogate's gradient."""
 
         def by_half(candidate: Policy) -> tuple[Float[Array, " H"], Float[Array, "H M"]]:
@@ -122,12 +121,12 @@ def crossing(
     problem: Problem,
     batch: Transition,
     advantage: Float[Array, "T N K"],
-    units: dual.Relative,
+    units: relative_units.Relative,
     cost_and_limit: tuple[Float[Array, " M"], Float[Array, " M"]],
     careful: Careful,
 ) -> Crossing | None:
     """The bound on a step; None if none is asked for, or if there are no advantages of the costs to compute it from."""
     asked = config.overshoot or careful is not None
-    if not asked or not isinstance(config.primal, primal_steps.Trpo) or config.values != "separate":
+    if not asked or not isinstance(config.primal, natural_steps.Trpo) or config.values != "separate":
         return None
     return Crossing.of(problem, batch, advantage, units, *cost_and_limit, config.overshoot, careful)

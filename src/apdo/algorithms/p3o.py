@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.algorithms import epoch, gradient_steps, on_policy, ppo_steps
 from apdo.core import policies
 from apdo.core.data import Transition
 from apdo.options import option
@@ -57,30 +57,29 @@ def step(
     primal_key, critic_key = random.split(key)
     quantities = epoch.begin(config, problem, state, batch)
     data = quantities.signals(problem)
-    config = dataclasses.replace(config, primal=primal_steps.annealed(config.primal, state.optimiser))
+    config = dataclasses.replace(config, primal=gradient_steps.annealed(config.primal, state.optimiser))
 
     def penalised(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
         return loss(config, candidate, part, quantities.excess)
 
-    policy, optimiser = primal_steps.descend(
+    policy, optimiser = gradient_steps.descend(
         config.primal, penalised, data, data.surrogate, quantities.policy, state.optimiser, primal_key
     )
-    metrics = primal_steps.measure(data.surrogate, policy, jnp.asarray(True))
+    metrics = data.surrogate.measure(policy)
     metrics["penalised"] = (brackets(config.primal, policy, data, quantities.excess) > 0.0).astype(jnp.float32)
     return epoch.finish(config, state, quantities, critic_key, policy, optimiser, metrics)
 
 
 def loss(config: Config, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]) -> Float[Array, ""]:
     """-L_R + κ Σ_i [L_Ci]⁺."""
-    gain = primal_steps.clipped_gain(config.primal, near.surrogate, policy)
+    gain = ppo_steps.clipped_gain(config.primal, near.surrogate, policy)
     return config.penalty * jnp.sum(jax.nn.relu(brackets(config.primal, policy, near, excess))) - gain
 
 
 def brackets(
-    config: primal_steps.Ppo, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]
+    config: ppo_steps.Ppo, policy: policies.Policy, near: epoch.Signals, excess: Float[Array, " M"]
 ) -> Float[Array, " M"]:
     """L_Ci: the excess of each cost that is left, estimated by the pessimistic clipped surrogate."""
     ratio = near.surrogate.ratio(policy)[:, None]
-    clipped = jnp.clip(ratio, 1.0 - config.clip, 1.0 + config.clip)
-    change = jnp.maximum(ratio * near.cost, clipped * near.cost) - near.cost
+    change = jnp.maximum(ratio * near.cost, ppo_steps.clipped(config, ratio) * near.cost) - near.cost
     return jnp.mean(near.surrogate.samples.weight[:, None] * change, axis=0) + excess

@@ -31,9 +31,9 @@ from math import inf
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from apdo.algorithms import epoch, on_policy, primal_steps
+from apdo.algorithms import epoch, on_policy
 from apdo.algorithms.local_model import LocalModel, solver
-from apdo.core import constrained_step, policies, trust_region
+from apdo.core import annealing, constrained_step, policies, trust_region
 from apdo.core.data import Transition
 from apdo.options import OURS, one_of, option
 from apdo.problem import Problem
@@ -61,7 +61,7 @@ class Config(epoch.Config):
     )
     anneal: float = option(
         0.0,
-        "epochs after which steps are half as long, by 1 / (1 + k/anneal)² on the radius; 0: the radius is constant",
+        f"{annealing.SHORTER}² on the radius; 0: the radius is constant",
         OURS,
         within=(0.0, inf),
     )
@@ -69,8 +69,7 @@ class Config(epoch.Config):
 
 def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A new policy and new value functions."""
-    started = epoch.start(config, problem, key, primal_steps.Trpo())
-    return State(**vars(started), epoch=jnp.asarray(0) if config.anneal else None)
+    return State(**vars(epoch.start(config, problem, key)), epoch=annealing.counter(config.anneal))
 
 
 def step(
@@ -79,7 +78,7 @@ def step(
     """One epoch: reward step, projection, and the fit of the value functions."""
     quantities = epoch.begin(config, problem, state, batch)
     if state.epoch is not None:
-        length = config.anneal / (config.anneal + state.epoch)
+        length = annealing.length(config.anneal, state.epoch)
         search = dataclasses.replace(config.search, radius=config.search.radius * length**2)
         config = dataclasses.replace(config, search=search)
         state = dataclasses.replace(state, epoch=state.epoch + 1)

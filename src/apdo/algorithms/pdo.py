@@ -4,7 +4,7 @@
     λ_i^(k+1) = [λ_i^(k) + β (C_i(π_k) - d_i)]⁺
 
 C_i(π_k) is estimated only from the batch that π_k has just sampled. The formula is the paper's dual step, in the
-problem's own units (`--preset paper`). By default PID controls the multipliers, with unitless gains (`core.dual`).
+problem's own units (`--preset paper`). By default PID controls λ, with unitless gains (`core.relative_units`).
 
 Not in the paper: a TRPO step is shortened if it would move a cost too far across its limit (`overshoot`), and the dual
 step uses the enforced limit d_k instead of d (`core.dial`). If policy steps shrink with the epochs (`primal.anneal`),
@@ -21,9 +21,9 @@ import optax
 from jax import random
 from jaxtyping import Array, PRNGKeyArray
 
-from apdo.algorithms import on_policy, overshoot, primal_steps, value_functions
+from apdo.algorithms import natural_steps, on_policy, overshoot, primal_steps, value_functions
 from apdo.algorithms.care import Careful
-from apdo.core import critics, dial, dual, policies, steering
+from apdo.core import critics, dial, dual, policies, relative_units, steering
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics
@@ -42,7 +42,7 @@ class Config(dial.Config):
     """Settings of PDO."""
 
     primal: primal_steps.Config = option(
-        primal_steps.Trpo(radius=0.02), "the policy step", OURS, choices=primal_steps.CHOICES
+        natural_steps.Trpo(radius=0.02), "the policy step", OURS, choices=primal_steps.CHOICES
     )
     policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value functions", PAPER)
@@ -87,7 +87,7 @@ class State(eqx.Module):
     optimiser: optax.OptState
     critic: critics.Critic
     multiplier: dual.Multiplier
-    units: dual.Relative
+    units: relative_units.Relative
     dial: dial.Dial | None
     statistics: Statistics | None
 
@@ -106,7 +106,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         optimiser=primal_steps.init(config.primal, policy),
         critic=on_policy.fresh_critic(config.critic, problem, critic_key, value_functions.signals(config, problem)),
         multiplier=dual.start(config.rule, jnp.full((problem.constraints,), config.initial_multiplier)),
-        units=dual.Relative.start(problem.constraints),
+        units=relative_units.Relative.start(problem.constraints),
         dial=dial.start(config, problem.constraints),
         statistics=on_policy.fresh_statistics(problem),
     )

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from apdo.algorithms import on_policy
-from apdo.core import categorical, dial, dual, policies, replay, squashed
+from apdo.core import categorical, dial, dual, policies, relative_units, replay, squashed
 from apdo.core.data import Transition, by_environment
 from apdo.core.statistics import Statistics
 from apdo.off_policy import sac, sac_online
@@ -125,7 +125,7 @@ def step(
     turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
     if config.multipliers == "episodes" and config.dual_step:
         spread = measured["cost_deviation"], measured["cost_error"]
-        excess = dual.relative_excess(measured["cost"], limit, largest, *spread)
+        excess = relative_units.excess(measured["cost"], limit, largest, *spread)
         moved = sac_online.steer(config.rule, learner.multiplier, excess, config.dual_step, warm)
         learner = dataclasses.replace(learner, multiplier=moved)
     # Critics know nothing before their first iteration. A limit below the given one acts like an underestimated cost.

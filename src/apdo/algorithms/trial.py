@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from apdo import objective
 from apdo.algorithms import on_policy, pdo, primal_steps, value_functions
-from apdo.core import critics, dual, policies
+from apdo.core import critics, dual, policies, relative_units
 from apdo.core.data import Transition
 from apdo.objective import Measurement
 from apdo.problem import Problem
@@ -47,7 +47,7 @@ class Trial(eqx.Module):
     """Whether this epoch is played by the actor."""
     before: policies.Policy
     multiplier: dual.Multiplier
-    units: dual.Relative
+    units: relative_units.Relative
     """The previous policy, its multipliers and their units."""
     objective: Float[Array, ""]
     cost: Float[Array, " M"]

@@ -10,7 +10,7 @@ import optax
 from jax import random
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from apdo.algorithms import on_policy, primal_steps
+from apdo.algorithms import natural_steps, on_policy, primal_steps
 from apdo.core import critics, policies
 from apdo.core.advantage import standardise
 from apdo.core.data import Transition
@@ -29,7 +29,7 @@ start_from = on_policy.start_from
 class Config:
     """Settings of TRPO."""
 
-    primal: primal_steps.Config = option(primal_steps.Trpo(), "the policy step", PAPER, choices=primal_steps.CHOICES)
+    primal: primal_steps.Config = option(natural_steps.Trpo(), "the policy step", PAPER, choices=primal_steps.CHOICES)
     policy: policies.Config = option(policies.Config(), "the policy network", PAPER)
     critic: critics.Config = option(critics.Config(), "the value function", PAPER)
     trace: float = option(0.95, "λ of generalised advantage estimation", PAPER, within=(0.0, 1.0))

@@ -24,6 +24,11 @@ def length(
     return jnp.where(shrinks, anneal / jnp.where(shrinks, anneal + epochs, 1.0), 1.0)
 
 
+def counter(anneal: float) -> Int[Array, ""] | None:
+    """The counter of epochs k before the first one, for steps that shrink; None if they do not."""
+    return jnp.asarray(0) if anneal else None
+
+
 _FEW = 100
 """A run of more epochs than this is long."""
 

@@ -1,10 +1,10 @@
-"""The dual step after a batch: it applies a rule of `dual`, in relative units or in those of the problem."""
+"""The dual step after a batch: it applies a rule of `dual`, in `relative_units` or in those of the problem."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from apdo.core import dual
+from apdo.core import dual, relative_units
 
 
 def steer(
@@ -13,7 +13,7 @@ def steer(
     cost: Float[Array, " M"],
     limit: Float[Array, " M"],
     step: float | Float[Array, ""],
-    units: dual.Relative | None,
+    units: relative_units.Relative | None,
 ) -> dual.Multiplier:
     """λ after a batch with this cost. Gains are relative to `units`, or without them in the problem's own units.
 
@@ -34,7 +34,7 @@ def relative(
     cost: Float[Array, " M"],
     limit: Float[Array, " M"],
     step: float | Float[Array, ""],
-    units: dual.Relative,
+    units: relative_units.Relative,
 ) -> dual.Multiplier:
     """λ after a batch with this cost, with gains that are pure numbers."""
     unit = units.unit(multiplier.integral)

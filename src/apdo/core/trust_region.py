@@ -13,9 +13,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from apdo.core import annealing
+from apdo.core.policies import Policy
 from apdo.options import PAPER, PUBLISHED, option
 
 Vector = Float[Array, " P"]
@@ -74,6 +76,14 @@ def fisher_product(distributions: Callable[[Vector], Any], parameters: Vector, d
         return pulled / samples + damping * vector
 
     return product
+
+
+def fisher(config: Curvature, policy: Policy, observation: Float[Array, "B O"]) -> Product:
+    """The Fisher product at `policy`, estimated on every n-th observation, with n from the configured fraction."""
+    parameters, unravel = ravel_pytree(policy)
+    stride = max(1, round(1.0 / config.fraction))
+    subset = observation[::stride]
+    return fisher_product(lambda theta: jax.vmap(unravel(theta))(subset), parameters, config.damping)
 
 
 def conjugate_gradient(product: Product, target: Vector, iterations: int, tolerance: float = 1e-10) -> Vector:

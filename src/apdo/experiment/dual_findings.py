@@ -170,7 +170,7 @@ def _size(about: Diagnostics, limit: float, i: int, *, signed: bool) -> float:
     For a cost that is never negative, it is the larger of the limit and the logged cost: critics that may misjudge the
     logged cost by a share of it know no other cost better. For a cost that can be negative, this would be misleading:
     around a limit of 0, a share of it would be almost nothing. So it is then two standard deviations of an episode, as
-    in the rules for the multipliers (`core.dual`).
+    in the units of the multipliers (`core.relative_units`).
     """
     if signed:
         return 2.0 * float(about.logged_error[1 + i]) * math.sqrt(about.episodes)

@@ -12,7 +12,7 @@ from jax import random
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from apdo import objective
-from apdo.core import descent, dual, networks, replay
+from apdo.core import descent, dual, networks, relative_units, replay
 from apdo.core.data import Transition
 from apdo.core.statistics import Statistics, normalised
 from apdo.off_policy import cloning, critics
@@ -205,7 +205,7 @@ def iterate(
         noise = None if draws.noise is None else draws.noise[_DUAL]
         at_start = jnp.zeros_like(draws.batch.step)
         cost = judge(config, learned, judges, draws.starts, at_start, noise, problem.constraints).values[1:]
-        excess = dual.relative_excess(cost + unseen, units.limit, jnp.zeros_like(units.limit))
+        excess = relative_units.excess(cost + unseen, units.limit, jnp.zeros_like(units.limit))
         unit = jnp.maximum(multiplier.integral, 1.0)
         multiplier = dual.update(config.rule, multiplier, excess, rate * config.dual_rate, unit)
     variance = _variance(learned, draws.batch.observation, found.action)
