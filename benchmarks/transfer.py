@@ -227,12 +227,15 @@ def thinned(curve: dict[str, np.ndarray]) -> dict[str, list[Any]]:
 
 
 def refer(job: Job) -> dict[str, Any]:
-    """Return and costs of the policies with which runs start; and the optimum, if it is known."""
+    """Return and costs of policies with which runs start; and the optimum, if it is known.
+
+    Their actions have a standard deviation of 1, if they are continuous, as APDO's have.
+    """
     from apdo import loop
     from apdo.experiment import chosen, opening
 
     case = CASES[job.case]
-    experiment = specified(case, "trpo", job.seeds)
+    experiment = specified(case, "trpo", job.seeds, {"policy.log_std": 0.0})
     training = opening.training_of(experiment)
     state = loop.start(training, list(job.seeds))
     seeds = {
