@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import comparison_curves, document, published, safety
+from benchmarks import comparison_curves, document, published, safety, transfer
 from benchmarks import safety_report as report
 from benchmarks.safety import EARLY, RESULTS, TASKS, Job, Study, length
 
@@ -134,6 +134,11 @@ def take_over(out: Path, folder: Path = PEERS) -> None:
                 "cores": one["threads"],
                 "differs": {},
                 "options": options | {"samples": one["samples"]},
+                "returned": {
+                    "return": one["return"]["mean"],
+                    "cost": one["costs"][0]["mean"],
+                    "episodes": transfer.EPISODES,
+                },
                 "command": told["command"],
                 **{name: one[name] for name in ("commit", "versions")},
                 "device": one["device"].replace("cpu,", "cpu:", 1),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import comparison, comparison_curves, published, safety
+from benchmarks import comparison, comparison_curves, provenance, published, safety
 from benchmarks.safety import Job, Refused
 
 from apdo.algorithms import ALGORITHMS
@@ -85,6 +85,19 @@ def test_a_run_under_a_wrapper_is_filed_with_what_the_environment_itself_paid(ma
     assert found["curve"]["return"] != [np.ravel(line["return"])[0] for line in lines]
     assert list(found["ends"]) == ["5000"]
     assert found["differs"] == {}
+
+
+def test_apdos_runs_of_the_transfer_study_are_filed_with_the_policies_that_they_returned(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    comparison.take_over(tmp_path)
+    filed = json.loads((tmp_path / "halfcheetah-velocity-apdo-1m.json").read_text())["seeds"]
+    study = json.loads((comparison.PEERS / "halfcheetah-apdo.json").read_text())["seeds"]
+    assert filed.keys() == study.keys()
+    for name, found in filed.items():
+        returned = {"return": study[name]["return"]["mean"], "cost": study[name]["costs"][0]["mean"]}
+        assert found["returned"] == returned | {"episodes": 1000}
+        assert provenance.missing(found) == []
+        assert found["samples"] == found["options"]["samples"] == 1_000_000
 
 
 @pytest.mark.parametrize("other", ["trpo", "trpo-saute", "ppo-early-termination", "pdo"])
