@@ -223,14 +223,15 @@ def read_seed(job: Job, folder: Path, cores: int | None = None) -> dict[str, Any
     return found
 
 
-def returned(job: Job, folder: Path) -> dict[str, Any]:
-    """Return and cost of the policy that a whole run returns, on fresh episodes; empty for wrapped environments.
+def returned(job: Job, folder: Path, samples: int) -> dict[str, Any]:
+    """Return and cost of the policy that a run returns, on fresh episodes.
 
-    A wrapper pays rewards of its own, so its return is not the environment's.
+    Empty for a run that was stopped before its end, and for wrapped environments: a wrapper pays rewards of its own, so
+    its return is not the environment's.
     """
     import apdo
 
-    if "wrap" in job.entry.options:
+    if samples < length(job.task, job.algorithm) or "wrap" in job.entry.options:
         return {}
     found = apdo.evaluate(folder, job.seed, episodes=EPISODES)
     told = {"return": found.undiscounted_return.mean, "cost": found.constrained_cost[0].mean, "episodes": EPISODES}
@@ -405,8 +406,7 @@ def file_all(given: argparse.Namespace, study: Study = BENCHMARK) -> None:
             if samples != job.described()["settings"]["samples"]:
                 job = dataclasses.replace(job, samples=samples)
             found = read_seed(job, folder, given.cores)
-            if found["samples"] >= length(job.task, job.algorithm):
-                found |= returned(job, folder)
+            found |= returned(job, folder, found["samples"])
         except (Refused, InvalidInput) as error:
             print(f"{job}: not filed: {error}", flush=True)
             continue
@@ -502,8 +502,7 @@ def train_apart(job: Job, given: argparse.Namespace, cores: list[int], over: thr
     try:
         each = [(one, read_seed(one, folder)) for one in (dataclasses.replace(job, seed=seed) for seed in job.seeds)]
         for one, found in each:
-            if found["samples"] >= length(one.task, one.algorithm):
-                found |= returned(one, folder)
+            found |= returned(one, folder, found["samples"])
     except Refused as error:
         if over.is_set():
             return True, f"{job}: stopped with nothing to file yet: {error}"
