@@ -1,6 +1,7 @@
 """Every test runs with checked shape annotations and without implicit rank promotion."""
 
 import gc
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from pathlib import Path
 # nothing is written to the user's own cache.
 if "optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = (
-        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_disable_hlo_passes="
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+        "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false --xla_disable_hlo_passes="
         "simplify-while-loops,while-loop-invariant-code-motion,while-loop-constant-sinking,reshape-mover "
     ) + os.environ.get("XLA_FLAGS", "")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "jax"))
@@ -42,14 +44,50 @@ def few_memory_maps():
         jax.clear_caches()
 
 
-@pytest.fixture(autouse=True)
-def programs_are_traced(request, monkeypatch):
-    """Never load or save the programs of `compilation`, because tests replace some functions by others.
+@pytest.fixture(autouse=True, scope="module")
+def traced():
+    """The programs of runs that tests of this module have traced, by the run's whole description."""
+    return {}
 
-    The tests of `compilation` itself are excepted.
+
+@pytest.fixture(autouse=True)
+def programs_are_traced_once(request, traced):
+    """Never load or save the programs of `compilation`. Trace a run's programs once for all tests of a module.
+
+    A test with `monkeypatch` may replace what programs are made from, so all of its own are traced. The tests of
+    `compilation` are excepted.
     """
-    if request.module.__name__.rpartition(".")[2] != "test_compilation":
-        monkeypatch.setattr("apdo.experiment.compilation.folder", lambda: None)
+    from apdo import hosted, loop
+    from apdo.experiment import compilation
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.module.__name__.rpartition(".")[2] != "test_compilation":
+            patch.setattr(compilation, "folder", lambda: None)
+            if "monkeypatch" not in request.fixturenames:
+                for place, name in (
+                    (loop, "make_start"),
+                    (loop, "make_advance"),
+                    (loop, "Adjuster"),
+                    (hosted, "make_learn"),
+                ):
+                    patch.setattr(place, name, _once(traced, name, getattr(place, name)))
+        yield
+
+
+def _once(traced, name, make):
+    """`make` for a training, or what it gave for an equal one."""
+    from apdo.experiment import compilation
+
+    def found(training):
+        try:
+            key = name, json.dumps(compilation.plain(training))
+        except compilation.Unknown:
+            return make(training)
+        if key not in traced:
+            traced[key] = make(training)
+        return traced[key]
+
+    return found
 
 
 @pytest.fixture

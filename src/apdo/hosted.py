@@ -55,7 +55,7 @@ class Advance:
         self.training = training
         self._copies: host.Copies | None = None
         self._actor = Actor(partial(training.algorithm.act, training.config), training)
-        self._learn = jax.jit(self._learn_all, donate_argnums=0)
+        self._learn = make_learn(training)
 
     def __call__(self, state: loop.State, count: Int[Array, ""]) -> loop.Chunk:  # noqa: ARG002
         """One epoch, whatever `count` is. An epoch is long, and its faults should be reported before the next one."""
@@ -85,13 +85,6 @@ class Advance:
                 raise failure_of(fault, training, f"epoch {int(state.epoch)}, ") from fault
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
 
-    def _learn_all(self, state: loop.State, batch: Transition) -> tuple[loop.State, PyTree, PyTree]:
-        each = (state.algorithm, state.best, state.key, batch)
-        learn = partial(_learn, self.training)
-        algorithm, kept, metrics, finite = loop.over_seeds(self.training, learn, each, (state.epoch,))
-        after = loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch + 1, best=kept)
-        return loop.keep(loop.all_finite(finite), after, state), metrics, finite
-
     def close(self) -> None:
         """Close the environments."""
         if self._copies is not None:
@@ -99,15 +92,21 @@ class Advance:
             self._copies = None
 
 
-def _learn(
-    training: loop.Training,
-    algorithm: PyTree,
-    kept: Best | None,
-    key: PRNGKeyArray,
-    batch: Transition,
-    number: Int[Array, ""],
-) -> tuple[PyTree, Best | None, PyTree, PyTree]:
-    return loop.learn(training, algorithm, kept, random.fold_in(key, number), batch, number)
+def make_learn(training: loop.Training) -> Callable[..., tuple[loop.State, PyTree, PyTree]]:
+    """A compiled function (state, batches of all seeds) that gives the next state, metrics, and what was finite."""
+
+    def own(
+        algorithm: PyTree, kept: Best | None, key: PRNGKeyArray, batch: Transition, number: Int[Array, ""]
+    ) -> tuple[PyTree, Best | None, PyTree, PyTree]:
+        return loop.learn(training, algorithm, kept, random.fold_in(key, number), batch, number)
+
+    def learn(state: loop.State, batch: Transition) -> tuple[loop.State, PyTree, PyTree]:
+        each = (state.algorithm, state.best, state.key, batch)
+        algorithm, kept, metrics, finite = loop.over_seeds(training, own, each, (state.epoch,))
+        after = loop.State(algorithm=algorithm, key=state.key, epoch=state.epoch + 1, best=kept)
+        return loop.keep(loop.all_finite(finite), after, state), metrics, finite
+
+    return jax.jit(learn, donate_argnums=0)
 
 
 def steps_seeds_together(training: loop.Training) -> bool:

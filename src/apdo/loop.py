@@ -137,6 +137,16 @@ def devices_for(seeds: int) -> int:
 
 def start(training: Training, seeds: list[int], numbers: Numbers = NONE) -> State:
     """The state before epoch 0."""
+    keys = jnp.stack([random.key(seed) for seed in seeds])
+    algorithm, kept, run_keys = make_start(training)(dict(numbers), keys)
+    return State(algorithm=algorithm, key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32), best=kept)
+
+
+def make_start(training: Training) -> Callable[..., tuple[PyTree, Best | None, Key[Array, " S"]]]:
+    """A compiled function (numbers, keys) that gives what each seed begins with, and the key of its run.
+
+    Everything is in one program, because each operation outside takes as long to start as a small program.
+    """
 
     def one(numbers: Numbers, key: PRNGKeyArray) -> tuple[PyTree, Best | None, PRNGKeyArray]:
         own = arguments.put(training, numbers)
@@ -144,10 +154,7 @@ def start(training: Training, seeds: list[int], numbers: Numbers = NONE) -> Stat
         algorithm = own.algorithm.init(own.config, own.problem, init_key)
         return *_strongly_typed((algorithm, first_best(own, algorithm))), run_key
 
-    keys = jnp.stack([random.key(seed) for seed in seeds])
-    # Everything is in one program, because each operation outside takes as long to start as a small program.
-    algorithm, kept, run_keys = jax.jit(lambda *each: over_seeds(training, one, each))(dict(numbers), keys)
-    return State(algorithm=algorithm, key=run_keys, epoch=jnp.asarray(0, dtype=jnp.int32), best=kept)
+    return jax.jit(lambda *each: over_seeds(training, one, each))
 
 
 def keeps_best(algorithm: Algorithm) -> bool:

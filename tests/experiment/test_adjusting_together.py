@@ -21,14 +21,20 @@ CHANGES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def quick():
     """Short checks, and pieces of a hundred iterations."""
-    brief = functools.partialmethod(_brief, dual_checks.Checks.__init__)
-    monkeypatch.setattr(dual_checks.Checks, "__init__", brief)
-    monkeypatch.setattr(runner, "REPORT_EVERY", 1e-9)
-    monkeypatch.setattr(together, "Stop", Countdown)
-    monkeypatch.setattr(Countdown, "left", 10**9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dual_checks.Checks, "__init__", functools.partialmethod(_brief, dual_checks.Checks.__init__))
+        patch.setattr(runner, "REPORT_EVERY", 1e-9)
+        patch.setattr(together, "Stop", Countdown)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_signal():
+    """A stop is only asked for where a test says so."""
+    Countdown.left = 10**9
 
 
 def _brief(self, init, *given):

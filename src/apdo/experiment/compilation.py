@@ -125,31 +125,31 @@ def name_of(training: loop.Training, given: tuple[Any, ...]) -> str | None:
     try:
         # Numbers that are arguments of the program are not part of its text.
         arguing: dict[str, float] = dict.fromkeys(given[2] if len(given) > 2 else {}, 0.0)
-        essentials = [_essentials(), _plain(arguments.put(training, arguing)), _shapes(given)]
-    except _Unknown:
+        essentials = [_essentials(), plain(arguments.put(training, arguing)), _shapes(given)]
+    except Unknown:
         return None
     return hashlib.sha256(json.dumps(essentials).encode()).hexdigest()
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """Raised for a value that may not be the same in another process."""
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def plain(value: Any) -> Any:  # noqa: ANN401
     """Nested configurations of this package as plain values, complete."""
     if value is None or isinstance(value, str | bool | int):
         return [type(value).__name__, value]
     if isinstance(value, float):
         return ["float", value.hex()]
     if isinstance(value, tuple):
-        return ["tuple", *(_plain(part) for part in value)]
+        return ["tuple", *(plain(part) for part in value)]
     if isinstance(value, types.ModuleType) and _is_ours(value.__name__):
         return ["module", value.__name__]
     kind = type(value)
     fixed = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
     if not dataclasses.is_dataclass(value) or not fixed or not _is_ours(kind.__module__):
-        raise _Unknown
-    parts = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        raise Unknown
+    parts = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return [f"{kind.__module__}.{kind.__qualname__}", parts]
 
 
