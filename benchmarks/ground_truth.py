@@ -130,6 +130,8 @@ NO_PRICE = ("cpo", "pcpo", "ipo", "p3o", "crpo", "cup")
 
 LIKE_PDO = ("pdo", "apdo", "trpo-lag", "trpo-pid")
 """Algorithms that have PDO's settings of a problem."""
+ON_ONE_PROBLEM = {("two-state", "rcpo"): {"batch": 100_000}}
+"""Settings of an algorithm on one problem: here PDO's batch, because the noise of the cost is as large."""
 ON_AVERAGE = ("crpo", "ppo-lag", "trpo-lag", "rcpo")
 """Algorithms whose newest policy keeps moving around the optimum. If they have a theory, it is about the average."""
 
@@ -142,6 +144,7 @@ def trained(case: str, algorithm: str, options: dict[str, Any] | None = None) ->
     name, own = ALGORITHMS[algorithm]
     if algorithm in LIKE_PDO:
         own = own | CASES[case].primal_dual | (CASES[case].settling if algorithm in ("pdo", "apdo") else {})
+    own = own | ON_ONE_PROBLEM.get((case, algorithm), {})
     experiment = specified(name, case, own | (options or {}))
     with tempfile.TemporaryDirectory() as folder:
         result = runner.run(experiment, Path(folder) / "run", quiet=True)
