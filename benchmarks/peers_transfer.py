@@ -1,6 +1,7 @@
 """FSRL's and OmniSafe's algorithms, with their own defaults, on the problems of benchmarks.transfer.
 
     python -m benchmarks.peers_transfer --only 'pendulum/fsrl-.*' --seeds 0     a part: PROBLEM/ALGORITHM as a pattern
+    python -m benchmarks.peers_transfer --only 'point-gather-0.2/.*'            docs/comparison.md: all algorithms
     python -m benchmarks.peers_transfer --samples 20000 --out /tmp/try          a short trial
 
 They support continuous actions and one cost, and constrain the total of an episode. They are given the limit and the
@@ -64,6 +65,20 @@ PLAYED = 50
 MODE_EPISODES = 100
 BROKEN = (ValueError, RuntimeError, AssertionError, ArithmeticError)
 """The errors that are raised when a peer's numbers are no longer finite."""
+FSRL = {"ppo-lag": "PPOLag", "trpo-lag": "TRPOLag", "cpo": "CPO", "focops": "FOCOPS", "sac-lag": "SACLag"}
+FSRL = {name: f"{agent}Agent" for name, agent in FSRL.items()}
+"""The agents of the algorithms that FSRL and we have."""
+WITHOUT_MULTIPLIER = {"cpo": "CPO", "pcpo": "PCPO", "p3o": "P3O", "ipo": "IPO", "crpo": "OnCRPO"}
+OMNISAFE = {
+    "ppo-lag": "PPOLag",
+    "trpo-lag": "TRPOLag",
+    "cppo-pid": "CPPOPID",
+    "trpo-pid": "TRPOPID",
+    "rcpo": "RCPO",
+    "focops": "FOCOPS",
+    "cup": "CUP",
+} | WITHOUT_MULTIPLIER
+"""The agents of the on-policy algorithms that OmniSafe and we have, without wrappers."""
 CHUNK = 10_000
 """The number of samples whose episodes make one point of a training curve."""
 ABSENT = ("wandb", "safety_gymnasium", "seaborn", "pandas", "gdown", "bullet_safety_gym", "pyrallis")
@@ -214,9 +229,7 @@ def limit_of(case: Case) -> float:
 def fsrl(case: Case, algorithm: str, seed: int, samples: int, book: Book) -> tuple[Act, dict[str, Any]]:
     """Train one of FSRL's agents."""
     torch, tianshou = loaded("torch"), loaded("tianshou")
-    kind = getattr(
-        loaded("fsrl.agent"), {"ppo-lag": "PPOLagAgent", "trpo-lag": "TRPOLagAgent", "cpo": "CPOAgent"}[algorithm]
-    )
+    kind = getattr(loaded("fsrl.agent"), FSRL[algorithm])
     limit = limit_of(case)
     threads = torch.get_num_threads()
     agent = kind(environment(case, Book(), seed), cost_limit=limit, seed=seed, thread=threads)
@@ -237,8 +250,8 @@ def omnisafe(case: Case, algorithm: str, seed: int, samples: int, book: Book) ->
     """Train one of OmniSafe's agents."""
     torch = loaded("torch")
     loaded("omnisafe.envs.core").env_register(_omnisafe_environment(case, book, seed))
-    name = {"ppo-lag": "PPOLag", "trpo-lag": "TRPOLag", "cpo": "CPO"}[algorithm]
-    where = "algo_cfgs" if name == "CPO" else "lagrange_cfgs"
+    name = OMNISAFE[algorithm]
+    where = "algo_cfgs" if algorithm in WITHOUT_MULTIPLIER else "lagrange_cfgs"
     with tempfile.TemporaryDirectory() as folder:
         given = {
             "seed": seed,
@@ -334,6 +347,14 @@ def played(case: Case, act: Act, seed: int, mode: bool, episodes: int = EPISODES
 
 PEERS = {"fsrl": fsrl, "omnisafe": omnisafe}
 ALGORITHMS = [f"{peer}-{algorithm}" for peer in PEERS for algorithm in ("ppo-lag", "trpo-lag", "cpo")]
+COMPARED = "point-gather-0.2"
+"""The problem of docs/comparison.md, on which peers run all that they share with us."""
+
+
+def algorithms(problem: str) -> list[str]:
+    """The peers' algorithms on a problem."""
+    further = [f"fsrl-{name}" for name in FSRL] + [f"omnisafe-{name}" for name in OMNISAFE]
+    return list(dict.fromkeys(ALGORITHMS + further)) if problem == COMPARED else ALGORITHMS
 
 
 def train(job: Job, samples: int) -> dict[str, Any]:
@@ -390,7 +411,7 @@ def jobs(given: argparse.Namespace) -> list[Job]:
     """The seeds that are still missing."""
     found = []
     for problem in PROBLEMS:
-        for algorithm in ALGORITHMS:
+        for algorithm in algorithms(problem):
             if given.only and not re.fullmatch(given.only, f"{problem}/{algorithm}"):
                 continue
             whole = Job("peers", problem, algorithm, given.seeds)

@@ -32,11 +32,7 @@ from apdo.core.statistics import Statistics
 from apdo.options import OURS, PAPER, option
 from apdo.problem import Asked, Problem
 
-act = on_policy.act
-memory = on_policy.memory
-learned_policy = on_policy.learned_policy
-learned_values = on_policy.learned_values
-start_from = on_policy.start_from
+act, memory, learned_policy, learned_values, start_from = on_policy.SHARED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,11 +32,7 @@ from apdo.core.data import Transition
 from apdo.options import OURS, option
 from apdo.problem import Problem
 
-act = on_policy.act
-memory = on_policy.memory
-learned_policy = on_policy.learned_policy
-learned_values = on_policy.learned_values
-start_from = on_policy.start_from
+act, memory, learned_policy, learned_values, start_from = on_policy.SHARED
 State = epoch.CountedState
 
 

@@ -37,11 +37,7 @@ from apdo.core.data import Transition
 from apdo.options import OURS, option
 from apdo.problem import Problem
 
-act = on_policy.act
-memory = on_policy.memory
-learned_policy = on_policy.learned_policy
-learned_values = on_policy.learned_values
-start_from = on_policy.start_from
+act, memory, learned_policy, learned_values, start_from = on_policy.SHARED
 State = epoch.PricedState
 
 
@@ -65,9 +61,7 @@ class Halfway(eqx.Module):
     """Σ_i ν_i A_Ci in units of σ(A_R)."""
 
 
-def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A new policy, new value functions, and ν = 0."""
-    return epoch.start_priced(config, problem, key, config.primal)
+init = epoch.init_priced
 
 
 def step(

@@ -33,6 +33,7 @@ from apdo.options import OURS, PAPER, option
 from apdo.problem import Problem
 
 S = TypeVar("S", bound="State")
+C = TypeVar("C", bound="ClippedConfig")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +157,13 @@ def begin(config: Config, problem: Problem, state: State, batch: Transition) -> 
     )
 
 
+def begin_clipped(config: C, problem: Problem, state: State, batch: Transition) -> tuple[C, Quantities, Signals]:
+    """The settings with this epoch's rates, the quantities, and the batch as samples with all advantages."""
+    quantities = begin(config, problem, state, batch)
+    primal = gradient_steps.annealed(config.primal, state.optimiser)
+    return dataclasses.replace(config, primal=primal), quantities, quantities.signals(problem)
+
+
 def finish(
     config: Config,
     state: S,
@@ -176,12 +184,13 @@ def finish(
 
 @dataclasses.dataclass(frozen=True)
 class PricedConfig(Config):
-    """Settings of an algorithm that has a multiplier for each cost."""
+    """Settings of an algorithm with gradient steps and a multiplier for each cost."""
 
     rule: dual.Config = option(
         dual.Pid(), "update rule of the multipliers, with gains that are pure numbers", OURS, choices=dual.CHOICES
     )
     dual_step: float = option(0.05, "step of the dual ascent", OURS, within=(0.0, inf))
+    primal: gradient_steps.Passes = option(gradient_steps.Passes(), "the gradient steps", OURS)
 
 
 class PricedState(State):
@@ -191,13 +200,11 @@ class PricedState(State):
     units: relative_units.Relative
 
 
-def start_priced(
-    config: PricedConfig, problem: Problem, key: PRNGKeyArray, primal: gradient_steps.Passes
-) -> PricedState:
-    """The result of `start`, with multipliers of 0."""
+def init_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray) -> PricedState:
+    """A new policy, new value functions, and multipliers of 0."""
     m = problem.constraints
     multiplier, units = dual.start(config.rule, jnp.zeros(m)), relative_units.Relative.start(m)
-    return PricedState(**vars(start(config, problem, key, primal)), multiplier=multiplier, units=units)
+    return PricedState(**vars(start(config, problem, key, config.primal)), multiplier=multiplier, units=units)
 
 
 def ascend(config: PricedConfig, state: PricedState, quantities: Quantities) -> PricedState:

@@ -44,11 +44,7 @@ from apdo.core.data import Transition
 from apdo.options import option
 from apdo.problem import Problem
 
-act = on_policy.act
-memory = on_policy.memory
-learned_policy = on_policy.learned_policy
-learned_values = on_policy.learned_values
-start_from = on_policy.start_from
+act, memory, learned_policy, learned_values, start_from = on_policy.SHARED
 State = epoch.PricedState
 
 AUTHORS = "the FOCOPS paper"
@@ -64,9 +60,7 @@ class Config(epoch.PricedConfig):
     temperature: float = option(1.5, "λ: the larger, the closer the target π* is to π_k", AUTHORS, above=0.0)
 
 
-def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
-    """A new policy, new value functions, and ν = 0."""
-    return epoch.start_priced(config, problem, key, config.primal)
+init = epoch.init_priced
 
 
 def step(

@@ -30,13 +30,8 @@ from apdo.core.data import Transition
 from apdo.options import OURS, option
 from apdo.problem import Problem
 
-act = on_policy.act
-memory = on_policy.memory
-learned_policy = on_policy.learned_policy
-learned_values = on_policy.learned_values
-start_from = on_policy.start_from
+act, memory, learned_policy, learned_values, start_from = on_policy.SHARED
 State = epoch.State
-init = epoch.init
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +42,15 @@ class Config(epoch.ClippedConfig):
     most: float = option(20.0, "largest multiplier of the barrier, in units of σ(A_R)/σ(A_C)", OURS, above=0.0)
 
 
+init = epoch.init
+
+
 def step(
     config: Config, problem: Problem, state: State, batch: Transition, key: PRNGKeyArray
 ) -> tuple[State, dict[str, Array]]:
     """One epoch: advantages, gradient steps on return and barrier, and the fit of the value functions."""
     primal_key, critic_key = random.split(key)
-    quantities = epoch.begin(config, problem, state, batch)
-    data = quantities.signals(problem)
-    config = dataclasses.replace(config, primal=gradient_steps.annealed(config.primal, state.optimiser))
+    config, quantities, data = epoch.begin_clipped(config, problem, state, batch)
 
     def barred(candidate: policies.Policy, part: epoch.Signals) -> Float[Array, ""]:
         return loss(config, candidate, part, quantities.excess, quantities.size)

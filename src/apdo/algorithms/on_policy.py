@@ -113,6 +113,10 @@ def start_from(state: S, start: Start) -> S:
     return state if start.critic is None else eqx.tree_at(lambda s: s.critic, state, start.critic)
 
 
+SHARED = (act, memory, learned_policy, learned_values, start_from)
+"""The functions of the contract that are the same for every on-policy algorithm."""
+
+
 def fresh_policy(config: policies.Config, problem: Problem, key: PRNGKeyArray) -> policies.Policy:
     """π_0, of the kind that suits the problem's actions."""
     sizes, discrete = (problem.observation_size, problem.action_size), problem.discrete_actions

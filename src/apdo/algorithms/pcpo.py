@@ -38,11 +38,7 @@ from apdo.core.data import Transition
 from apdo.options import OURS, one_of, option
 from apdo.problem import Problem
 
-act = on_policy.act
-memory = on_policy.memory
-learned_policy = on_policy.learned_policy
-learned_values = on_policy.learned_values
-start_from = on_policy.start_from
+act, memory, learned_policy, learned_values, start_from = on_policy.SHARED
 State = epoch.CountedState
 
 

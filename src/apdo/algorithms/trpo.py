@@ -18,11 +18,7 @@ from apdo.core.statistics import Statistics
 from apdo.options import PAPER, option
 from apdo.problem import Problem
 
-act = on_policy.act
-memory = on_policy.memory
-learned_policy = on_policy.learned_policy
-learned_values = on_policy.learned_values
-start_from = on_policy.start_from
+act, memory, learned_policy, learned_values, start_from = on_policy.SHARED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +46,9 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
     """A new policy and value function."""
     policy_key, critic_key = random.split(key)
     policy = on_policy.fresh_policy(config.policy, problem, policy_key)
-    return State(
-        policy=policy,
-        optimiser=primal_steps.init(config.primal, policy),
-        critic=on_policy.fresh_critic(config.critic, problem, critic_key, signals=1),
-        statistics=on_policy.fresh_statistics(problem),
-        epoch=primal_steps.counter(config.primal),
-    )
+    optimiser, epoch = primal_steps.init(config.primal, policy), primal_steps.counter(config.primal)
+    critic = on_policy.fresh_critic(config.critic, problem, critic_key, signals=1)
+    return State(policy, optimiser, critic, on_policy.fresh_statistics(problem), epoch)
 
 
 def step(
