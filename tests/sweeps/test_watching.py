@@ -7,7 +7,9 @@ import urllib.request
 import pytest
 
 from apdo.errors import InvalidInput
+from apdo.experiment import records
 from apdo.report import runs
+from apdo.report.following import Follower
 from apdo.sweeps import plan, watching
 from command_line import call
 from hands import write
@@ -21,7 +23,8 @@ def folder(tmp_path):
     write(tmp_path / "runs" / "a" / "seeds-000-000", made.with_seeds(0, 1))
     write(tmp_path / "runs" / "b" / "seeds-000-000", made.with_seeds(0, 1), "failed", error="it broke <b>")
     write(tmp_path / "runs" / "c" / "seeds-000-000", made.with_seeds(0, 1), "running")
-    return tmp_path
+    with records.lock(tmp_path / "runs" / "c" / "seeds-000-000"):
+        yield tmp_path
 
 
 def test_the_terminal_tells_of_every_run(capsys, folder):
@@ -35,6 +38,16 @@ def test_the_terminal_tells_of_every_run(capsys, folder):
     (folder / "empty").mkdir()
     with pytest.raises(InvalidInput, match="is not a run folder, and holds none"):
         watching.Watcher(folder / "empty")
+
+
+def test_a_run_at_which_no_process_works_is_not_called_running(folder):
+    path = folder / "runs" / "c" / "seeds-000-000"
+    assert Follower(path).look().status == "running"
+    (path / "lock").unlink()
+    records.lock(path).close()
+    assert Follower(path).look().status == "killed"
+    with records.lock(path):  # a look leaves the lock free
+        assert Follower(path).look().status == "running"
 
 
 def get(server, path, host=None):

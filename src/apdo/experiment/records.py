@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,8 @@ FORMAT = 2
 _PACKAGES = ("apdo", "jax", "jaxlib", "equinox", "optax", "numpy")
 _OURS = ("lock", "run.json.partial")
 """The files that a run leaves if it is killed at its very start."""
+_TRIALS, _PAUSE = 3, 0.02
+"""How often a lock is asked for, and the seconds between: who follows a run holds its lock for an instant."""
 
 
 class Busy(InvalidInput):
@@ -39,14 +42,17 @@ def lock(folder: Path) -> BinaryIO:
         held = (folder / "lock").open("ab")
     except OSError as error:
         raise InvalidInput(f"the run folder {folder} cannot be written to: {error.strerror}.") from None
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        held.close()
-        raise Busy(f"another process is at work in {folder}; wait for it, or stop it first.") from None
-    except OSError:
-        pass  # a file system without locks: better an unguarded run than none
-    return held
+    for _ in range(_TRIALS):
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE)
+        except OSError:
+            return held  # a file system without locks: better an unguarded run than none
+        else:
+            return held
+    held.close()
+    raise Busy(f"another process is at work in {folder}; wait for it, or stop it first.")
 
 
 def is_blank(folder: Path) -> bool:

@@ -1,6 +1,7 @@
 """Follows run folders while they are written. Each look reads only what is new since the last one."""
 
 import dataclasses
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ class Sight:
 
     path: Path
     status: str
-    """The status in `run.json`: running, finished, stopped, interrupted or failed; "waiting" without a file."""
+    """The status in `run.json`: running, finished, stopped, interrupted or failed.
+
+    It is "waiting" without a file, and "killed" if the file says "running" but no process is at work in the folder.
+    """
     algorithm: str = ""
     environment: str = ""
     seeds: int = 0
@@ -72,7 +76,7 @@ class Follower:
         description = self._description
         return Sight(
             path=self.path,
-            status=str(description.get("status", "unknown")),
+            status=self._status(),
             algorithm=description["algorithm"],
             environment=description["environment"],
             seeds=len(description["seeds"]),
@@ -82,6 +86,10 @@ class Follower:
             last=self.points[-1] if self.points else None,
             error=str(description.get("error", "")),
         )
+
+    def _status(self) -> str:
+        said = str(self._description.get("status", "unknown"))
+        return "killed" if said == "running" and _is_free(self.path / "lock") else said
 
     def _read_on(self) -> None:
         with (self.path / runs.METRICS).open("rb") as file:
@@ -116,6 +124,16 @@ class Follower:
 
 def _means(lists: list[list[float]]) -> tuple[float, ...]:
     return tuple(float(value) for value in np.mean(np.asarray(lists, dtype=float), axis=0))
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether a lock exists and no process holds it. False if that cannot be told."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def below(folder: Path) -> list[Path]:

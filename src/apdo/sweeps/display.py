@@ -85,7 +85,7 @@ def table(title: str, sights: Sequence[tuple[str, Sight]]) -> RenderableType:
         for reading in readings_of(sight):
             by_name.setdefault(reading.name or "cost", Text()).append(f"{reading.text} ", COLOURS[reading.standing])
         cells = [by_name.get(column, Text("")) for column in ("return", "cost", "multiplier")]
-        status = Text(sight.status, "bold red" if sight.status == "failed" else "")
+        status = Text(sight.status, "bold red" if sight.status in ("failed", "killed") else "")
         grid.add_row(name, status, f"{sight.done}/{sight.epochs}", *cells)
     if len(sights) > _SHOWN:
         grid.add_row(f"and {len(sights) - _SHOWN} more")
