@@ -316,3 +316,16 @@ def test_a_peers_curve_is_the_mean_of_the_episodes_that_ended_in_each_chunk():
     assert curve["samples"].tolist() == [10_000, 20_000, 31_000]
     assert curve["return"].tolist() == [2.0, 5.0, 9.0]
     assert curve["costs"].tolist() == [[2.0], [1.0], [7.0]]
+
+
+def test_peers_run_every_algorithm_that_we_have_by_the_same_name_on_the_problem_of_the_comparison():
+    pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from apdo.algorithms import ALGORITHMS
+    from benchmarks import peers_transfer
+
+    for problem in peers_transfer.PROBLEMS:
+        names = peers_transfer.algorithms(problem)
+        assert {name.partition("-")[2] for name in names} <= set(ALGORITHMS)
+        assert set(peers_transfer.ALGORITHMS) <= set(names)
+        assert (len(names) > len(peers_transfer.ALGORITHMS)) == (problem == peers_transfer.COMPARED)
+    assert peers_transfer.COMPARED in peers_transfer.PROBLEMS
