@@ -320,8 +320,9 @@ def test_a_peers_curve_is_the_mean_of_the_episodes_that_ended_in_each_chunk():
 
 def test_peers_run_every_algorithm_that_we_have_by_the_same_name_on_the_problem_of_the_comparison():
     pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
-    from apdo.algorithms import ALGORITHMS
     from benchmarks import peers_transfer
+
+    from apdo.algorithms import ALGORITHMS
 
     for problem in peers_transfer.PROBLEMS:
         names = peers_transfer.algorithms(problem)

@@ -108,18 +108,36 @@ def test_a_limit_far_above_the_costs_is_still_in_view():
 
 
 def test_each_constraint_has_its_own_style_name_and_limit():
-    picture = figure([run(limits=(0.2, 0.5))])
-    for panel in picture.axes[1:]:
-        first, second = thick(panel)
-        assert first.get_linestyle() != second.get_linestyle()
-        assert first.get_color() == second.get_color()
-    assert set(limits(picture.axes[1])) == {"bombs limit 0.2", "speeding limit 0.5"}
-    assert {"bombs", "speeding"} <= set(legend(picture))
-    assert len(thick(picture.axes[0])) == 1
+    one = run(limits=(0.2, 0.5))
+    earned, bombs, speeding, price = figure([one]).axes
+    first, second = thick(price)
+    assert first.get_linestyle() != second.get_linestyle()
+    assert first.get_color() == second.get_color()
+    for i, (panel, line) in enumerate([(bombs, first), (speeding, second)]):
+        (curve,) = thick(panel)
+        assert curve.get_linestyle() == line.get_linestyle()
+        np.testing.assert_allclose(curve.get_ydata(), interquartile_mean(one.metrics["cost"][..., i]))
+        assert panel.get_title(loc="left") == NAMES[i]
+        assert list(limits(panel)) == [f"limit {one.limits[i]:g}"]
+    assert {"bombs", "speeding"} <= set(legend(figure([one])))
+    assert len(thick(earned)) == 1
+
+
+def test_a_cost_that_only_one_run_has_is_drawn_with_its_own_curves_alone():
+    picture = figure([run(limits=(0.2, 0.5)), run("pdo", limits=(0.3,))])
+    assert [len(thick(panel)) for panel in picture.axes] == [2, 2, 1, 3]
+
+
+def test_many_costs_go_into_several_rows():
+    names = [f"cost {i}" for i in range(6)]
+    picture = figure([run(limits=(0.2,) * 6, problem={"limits": [0.2] * 6, "cost_names": names})])
+    places = [panel.get_position() for panel in picture.axes]
+    assert len(places) == 8
+    assert len({round(place.y0, 2) for place in places}) == 2
 
 
 def test_names_of_close_limits_do_not_cover_each_other():
-    panel = figure([run(limits=(0.2, 0.201))]).axes[1]
+    panel = figure([run(limits=(0.2,)), run("pdo", limits=(0.201,))]).axes[1]
     low, high = sorted(text.get_position()[1] for text in panel.texts)
     assert high - low > 0.1 * panel.get_ylim()[1]
 

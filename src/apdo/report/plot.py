@@ -1,4 +1,4 @@
-"""Learning curves: return, cost with its limit, and multiplier, side by side.
+"""Learning curves: return, each cost with its limit, and multipliers, side by side.
 
 A colour is a run and a line style is a constraint. If there are more runs than colours, and each has one constraint, a
 line style is an algorithm. A thick line is the interquartile mean over the seeds, its band the 95 % bootstrap interval,
@@ -31,7 +31,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 # One per constraint. Dashed lines are reserved for the limits.
 _STYLES: tuple[Any, ...] = ("-", (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 _DASHES = (0, (5, 3))
-_PANELS = {"return": "return per episode", "cost": "cost per episode", "multiplier": "multiplier"}
+_ACROSS = 4
+"""The most panels in a row."""
 # Entries of a configuration that a label shows in another way, or only if nothing else distinguishes two runs.
 _ASIDE = {"algorithm", "environment", "note"} | {
     f"settings.{name}" for name in ("limits", "epochs", "seeds", "seed", "checkpoint_every")
@@ -99,9 +100,10 @@ def figure(
     band: tuple[float, float] | None = None,
     names: Sequence[str] | None = None,
 ) -> Figure:
-    """The learning curves of the runs: axes for return, cost and multiplier, in this order.
+    """The learning curves of the runs: axes for the return, for each cost, and for the multipliers, in this order.
 
-    `band` is an interval for the optimal multiplier, drawn with the multipliers. `names` replace the runs' `labels`.
+    Costs have axes of their own because they have units of their own. `band` is an interval for the optimal multiplier,
+    drawn with the multipliers. `names` replace the runs' `labels`.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -110,23 +112,31 @@ def figure(
     if not runs:
         raise InvalidInput("there is nothing to plot; give at least one run folder.")
     with matplotlib.rc_context(LOOK):
-        picture = Figure(figsize=(11, 3.4), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03))
-        panels = picture.subplots(1, 3)
         colours, dashes = _looks(runs)
         styles = _styles(runs)
-        for panel, (name, heading) in zip(panels, _PANELS.items(), strict=True):
+        costs = list(styles)
+        rows = -(-(2 + len(costs)) // _ACROSS)
+        across = -(-(2 + len(costs)) // rows)
+        layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03)
+        picture = Figure(figsize=(max(11.0, 3.5 * across), 3.4 * rows), layout=layout)
+        grid = picture.add_gridspec(rows, across)
+        panels = [picture.add_subplot(grid[i // across, i % across]) for i in range(2 + len(costs))]
+        shown = [("return", styles, "return per episode")]
+        shown += [("cost", {c: styles[c]}, c if len(costs) > 1 else "cost per episode") for c in costs]
+        shown += [("multiplier", styles, "multiplier")]
+        for panel, (name, drawn, heading) in zip(panels, shown, strict=True):
             panel.set_title(heading, loc="left", fontweight="bold")
             for run, colour, dash in zip(runs, colours, dashes, strict=True):
-                _draw(panel, run, name, colour, styles if dash is None else dict.fromkeys(styles, dash))
+                _draw(panel, run, name, colour, drawn if dash is None else dict.fromkeys(drawn, dash))
             _mark_adjustments(panel, runs, colours)
             if name == "multiplier" and band is not None:
                 panel.axhspan(*band, color=_PALE, alpha=0.5, linewidth=0, zorder=2.5, label=_BAND)
-            limits = _draw_limits(panel, runs, colours) if name == "cost" else []
+            limits = _draw_limits(panel, runs, colours, *drawn) if name == "cost" else []
             _scale(panel, runs, name)
             _name_limits(panel, limits)
         if not any(_has(run, "multiplier") for run in runs):
-            panels[2].set_yticks([])
-            panels[2].text(0.5, 0.5, "no multiplier", transform=panels[2].transAxes, ha="center", color=_PALE)
+            panels[-1].set_yticks([])
+            panels[-1].text(0.5, 0.5, "no multiplier", transform=panels[-1].transAxes, ha="center", color=_PALE)
         heading = title or ", ".join(_distinct(run.environment for run in runs))
         looks = list(zip(colours, dashes, strict=True))
         _explain(picture, heading, runs, labels(runs) if names is None else names, looks, styles, band is not None)
@@ -218,14 +228,14 @@ def _value(value: object) -> str:
 
 
 def _draw(panel: Axes, run: Run, name: str, colour: str, styles: Mapping[str, Any]) -> None:
-    """Draw a metric's curve for each constraint, or its only curve."""
+    """Draw a metric's curve for each constraint that has a style, or its only curve."""
     if not _has(run, name):
         return
     values = run.metrics[name]
     curves = (
         [(styles[run.cost_names[0]] if len(run.cost_names) == 1 else "-", values)]
         if values.ndim == 2
-        else [(styles[c], values[..., i]) for i, c in enumerate(run.cost_names)]
+        else [(styles[c], values[..., i]) for i, c in enumerate(run.cost_names) if c in styles]
     )
     marker = "o" if len(run.epochs) == 1 else None
     for style, seeds in curves:
@@ -238,18 +248,17 @@ def _draw(panel: Axes, run: Run, name: str, colour: str, styles: Mapping[str, An
         panel.plot(run.samples, middle, color=colour, linestyle=style, linewidth=1.9, marker=marker, zorder=3)
 
 
-def _draw_limits(panel: Axes, runs: Sequence[Run], colours: Sequence[str]) -> list[tuple[float, str, str]]:
-    """Draw a dashed line at each limit, in a run's colour if the limits differ. Returns position, name and colour."""
-    owners: dict[tuple[str, float], list[int]] = {}
+def _draw_limits(panel: Axes, runs: Sequence[Run], colours: Sequence[str], cost: str) -> list[tuple[float, str, str]]:
+    """Draw a dashed line at each limit of a cost, in a run's colour if they differ. Returns place, name and colour."""
+    owners: dict[float, list[int]] = {}
     for i, run in enumerate(runs):
         for name, limit in zip(run.cost_names, run.limits, strict=True):
-            owners.setdefault((name, limit), []).append(i)
-    several = len({name for name, _ in owners}) > 1
+            if name == cost:
+                owners.setdefault(limit, []).append(i)
     limits = []
-    for (name, limit), who in owners.items():
-        own = len(who) == 1 and sum(other == name for other, _ in owners) > 1
-        colour = colours[who[0]] if own else _INK
-        label = f"{name}\nlimit {limit:g}" if several else f"limit\n{limit:g}"
+    for limit, who in owners.items():
+        colour = colours[who[0]] if len(who) == 1 and len(owners) > 1 else _INK
+        label = f"limit\n{limit:g}"
         panel.axhline(limit, color=colour, linestyle=_DASHES, linewidth=1.1, zorder=3.5, label=label.replace("\n", " "))
         limits.append((limit, label, colour))
     return limits
