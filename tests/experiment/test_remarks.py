@@ -210,3 +210,45 @@ def test_every_remark_is_one_line_and_made_once_also_after_an_interruption():
     again = Book(written, written.append, told.append)
     again.say("an adjustment was refused.", 10)
     assert len(written) == 2
+
+
+def earning(returned, error=0.01, **costs):
+    """A history with returns: a number for each epoch."""
+    values = np.broadcast_to(np.asarray(returned, dtype=np.float32)[:, None], (EPOCHS, SEEDS))
+    return history(**costs) | {"return": values, "return_error": np.full_like(values, error)}
+
+
+def test_policies_that_earn_far_less_than_earlier_ones_at_no_lower_cost_are_remarked_upon():
+    lost = np.concatenate([np.linspace(0.0, 12.0, 20), np.full(EPOCHS - 20, 1.0)])
+    assert "forgotten" in kinds(earning(lost))
+    # What is lost is not half of what was gained.
+    assert "forgotten" not in kinds(earning(np.where(np.arange(EPOCHS) < 20, lost, 8.0)))
+    assert "forgotten" not in kinds(earning(np.linspace(0.0, 12.0, EPOCHS)))
+    # It bought a lower cost. But where the limit was kept before, a lower cost buys nothing.
+    falls = np.concatenate([np.full(20, 1.0), np.full(EPOCHS - 20, 0.5)])
+    assert "forgotten" not in kinds(earning(lost, cost=2.0 * LIMIT * falls))
+    assert "forgotten" in kinds(earning(lost, cost=LIMIT * falls))
+    # Too noisy to say.
+    assert "forgotten" not in kinds(earning(lost, error=30.0))
+    # Only in one seed of four.
+    one = earning(lost)
+    one["return"] = np.where(np.arange(SEEDS) == 0, one["return"], 12.0)
+    assert "forgotten" not in kinds(one)
+
+
+def test_the_remark_on_what_was_forgotten_names_both_outcomes_and_adopted_actors():
+    lost = np.concatenate([np.full(20, 12.0), np.full(EPOCHS - 20, 1.0)])
+    lost[0] = 0.0
+    made = earning(lost)
+    (found,) = (one.text for one in remarks.of(made, about()) if one.kind == "forgotten")
+    assert "a return of 12 with bombs of 2 (limit 2)" in found
+    assert "the latest ten a return of 1 with" in found
+    assert "Larger batches" in found
+    actors = np.zeros((EPOCHS, SEEDS))
+    actors[25] = 1.0
+    (found,) = (
+        one.text
+        for one in remarks.of(made | {"actor_taken": actors, "actor_on_trial": actors}, about())
+        if one.kind == "forgotten"
+    )
+    assert "--no-companion" in found

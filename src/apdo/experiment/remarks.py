@@ -40,6 +40,8 @@ NEAR = 0.5
 """A cost is near its limit if the distance is at most this part of the limit."""
 ABOUT_ZERO = 0.01
 """A multiplier is about zero if it is below this part of its largest value."""
+LOST = 0.5
+"""Policies earn far less than earlier ones if they have lost this part of what those had gained over the first."""
 MOSTLY = 0.9
 """A limit does not bind if it leaves room in this part of the second half of the run."""
 
@@ -81,8 +83,9 @@ def of(history: History, about: About, since: int = 0) -> list[Remark]:
         for i in range(len(about.limits)):
             if text := check(history, about, i, since):
                 found.append(Remark(f"{check.__name__} {i}", text))
-    if text := never_adopted(history, about):
-        found.append(Remark(never_adopted.__name__, text))
+    for whole in (never_adopted, forgotten):
+        if text := whole(history, about):
+            found.append(Remark(whole.__name__, text))
     return found
 
 
@@ -196,6 +199,44 @@ def never_adopted(history: History, about: About) -> str:
         f"none of the {int(chosen.sum())} actors of the off-policy learner that were tried was adopted{_seeds(holds)}, "
         f"so this is PDO's policy: on average their epochs showed {shown}, and the epochs before them {before}."
     )
+
+
+def forgotten(history: History, about: About) -> str:
+    """The latest policies earn far less than earlier ones, at no lower cost; late in the run."""
+    seen = len(history["cost"])
+    errors = f"{about.returned}_error" if f"{about.returned}_error" in history else "return_error"
+    if not {about.returned, errors} <= history.keys() or seen < 3 * IN_A_ROW:
+        return ""
+    if seen not in (math.ceil(LATE * about.epochs), about.epochs):
+        return ""
+    returned, cost = (_windows(history[name]) for name in (about.returned, "cost"))
+    noise, cost_noise = (_windows(np.square(history[name])) / IN_A_ROW for name in (errors, "cost_error"))
+    earlier = slice(0, len(returned) - IN_A_ROW)  # They share no epoch with the latest window.
+    fall, doubt = returned[earlier] - returned[-1], np.sqrt(noise[earlier] + noise[-1])
+    far = (fall > CONFIDENCE * doubt) & (fall >= LOST * (returned[earlier] - history[about.returned][0]))
+    dearer = cost[earlier] - cost[-1] > CONFIDENCE * np.sqrt(cost_noise[earlier] + cost_noise[-1])
+    within = cost[earlier] <= np.asarray(about.limits)
+    better = far & (fall > 0.0) & (~dearer | within).all(axis=-1)
+    holds = np.asarray(better.any(axis=0))
+    if not holds.mean() >= SHARE:
+        return ""
+    best = np.argmax(np.where(better, returned[earlier], -np.inf), axis=0)
+    then, now = np.zeros((seen, len(holds)), dtype=bool), np.zeros((seen, len(holds)), dtype=bool)
+    for s in np.flatnonzero(holds):
+        then[best[s] : best[s] + IN_A_ROW, s] = now[-IN_A_ROW:, s] = True
+    actors = "actor_taken" in history and bool((history["actor_taken"] > 0.0)[:, holds].any())
+    return (
+        f"the latest policies earn far less than earlier ones, at no lower cost{_seeds(holds)}: ten epochs showed "
+        f"{_outcome(history, about, then)}, and the latest ten {_outcome(history, about, now)}. "
+        + ("Off-policy actors that were adopted may be why: --no-companion trains without them." if actors else "")
+        + ("" if actors else "Larger batches or shorter steps may keep what was learned.")
+    )
+
+
+def _windows(values: np.ndarray) -> np.ndarray:
+    """The means over ten epochs in a row, by the first of them."""
+    sums = np.cumsum(np.concatenate([np.zeros_like(values[:1], dtype=np.float64), values], dtype=np.float64), axis=0)
+    return (sums[IN_A_ROW:] - sums[:-IN_A_ROW]) / IN_A_ROW
 
 
 def refused(history: History, about: About, tried: Flags, seeds: Sequence[int]) -> list[str]:
