@@ -27,7 +27,7 @@ def random_text(rng, depth=0):
         case 4:
             return f"{rng.choice(['min', 'max'])}({inner[0]}, {', '.join(inner)})"
         case 5:
-            return f"norm({', '.join(inner)})"
+            return f"{rng.choice(['sum', 'norm'])}({', '.join(f'({one})' for one in inner)})"
         case 6:
             return f"({inner[0]})"
         case 7:
@@ -47,7 +47,7 @@ def test_a_thousand_random_expressions_have_the_value_that_python_gives_them():
         ours = expressions.parse(text)(data)
         for n in range(3):
             scope = {name: values[n].tolist() for name, values in data.items()}
-            scope |= {"norm": lambda *parts: math.sqrt(sum(part * part for part in parts))}
+            scope |= {"norm": lambda *parts: math.hypot(*parts), "sum": lambda *parts: math.fsum(parts)}
             try:
                 theirs = float(eval(text, {"__builtins__": {"abs": abs, "min": min, "max": max}}, scope))
             except (ZeroDivisionError, OverflowError):
@@ -64,12 +64,17 @@ def test_a_division_by_zero_is_never_a_cost_that_was_not_incurred():
     assert np.isinf(expressions.parse("1 / obs[0]")(data))
 
 
-def test_whole_vectors_and_slices_go_into_norm_min_and_max():
+def test_whole_vectors_slices_and_their_absolute_values_go_into_sum_norm_min_and_max():
     data = {"obs": np.array([[3.0, 4.0, 12.0, 0.0]]), "action": np.array([[-1.0, 2.0]]), "next_obs": np.zeros((1, 4))}
     assert expressions.parse("norm(obs[0:2])")(data) == 5.0
     assert expressions.parse("norm(obs)")(data) == 13.0
     assert expressions.parse("max(action, 1)")(data) == 2.0
     assert expressions.parse("min(obs[0:2], action)")(data) == -1.0
+    assert expressions.parse("sum(action)")(data) == 1.0
+    assert expressions.parse("sum(abs(action))")(data) == 3.0
+    assert expressions.parse("max(abs(action[0:1])) > 0.9")(data) == 1.0
+    assert expressions.parse("min(abs(action), abs(obs[3] - 1) / 2)")(data) == 0.5
+    assert expressions.parse("sum(abs(action[1]), 4)")(data) == 6.0
     assert expressions.parse("-2 ** 2")(data) == -4.0
     assert expressions.parse("2 ** -1 ** 2")(data) == 0.5
 
@@ -91,6 +96,9 @@ def test_whole_vectors_and_slices_go_into_norm_min_and_max():
         ("abs(obs)", "index"),
         ("abs(1, 2)", "')' at character 6"),
         ("norm(obs[2:1])", "an index above 2"),
+        ("norm(action, 1) > 2", "sum(abs(action))"),
+        ("max(abs(action) - 1)", "')' at character"),
+        ("sum(abs(action)", "')' at character 16, where the end"),
         ("1 2", "an operator or the end at character 3"),
         ("(" * 60 + "1" + ")" * 60, "nested deeper"),
         ("2" + "**2" * 100, "nested deeper"),
@@ -112,6 +120,7 @@ def test_random_text_is_parsed_or_refused_and_nothing_else():
         "action",
         "abs",
         "norm",
+        "sum(abs(",
         "min(",
         "**",
         "e5",

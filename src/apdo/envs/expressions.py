@@ -7,9 +7,9 @@
     power      := atom ["**" signed]
     atom       := number | entry | function "(" argument {"," argument} ")" | "(" expression ")"
     entry      := ("obs" | "action" | "next_obs") "[" index "]"
-    argument   := expression | vector              vectors only in norm, min and max
+    argument   := expression | vector | "abs" "(" vector ")"     vectors only in sum, norm, min and max
     vector     := ("obs" | "action" | "next_obs") ["[" index ":" index "]"]
-    function   := "abs" | "min" | "max" | "norm"
+    function   := "abs" | "min" | "max" | "sum" | "norm"
 
 Precedence is as in Python. An expression is compiled into functions that handle all environments of a batch at once.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from apdo.errors import InvalidInput
 
 NAMES = ("obs", "action", "next_obs")
-FUNCTIONS = ("abs", "min", "max", "norm")
+FUNCTIONS = ("abs", "min", "max", "sum", "norm")
 _MOST_CHARACTERS = 1000
 _MOST_NESTING = 20
 
@@ -200,7 +200,7 @@ class _Parser:
             node, is_vector = self._entry()
             if is_vector:
                 self.place -= 1
-                self._complain(f"an index, as in {token}[0], since only norm, min and max take whole vectors,")
+                self._complain(f"an index, as in {token}[0], since only sum, norm, min and max take whole vectors,")
             return node
         if kind == "name":
             self._complain(f"one of {', '.join((*NAMES, *FUNCTIONS))}")
@@ -214,28 +214,45 @@ class _Parser:
         name = self.tokens[self.place][1]
         self.place += 1
         self._need("(")
-        arguments = [self._argument(vectors=name != "abs")]
-        while name != "abs" and self._take(",") is not None:
-            arguments.append(self._argument(vectors=True))
-        self._need(")")
         if name == "abs":
-            return lambda data: np.abs(arguments[0](data))
+            inner = self._expression()
+            self._need(")")
+            return lambda data: np.abs(inner(data))
+        arguments = [self._argument()]
+        while self._take(",") is not None:
+            kind, token, at = self.tokens[self.place]
+            arguments.append(self._argument())
+            if name == "norm" and kind == "number" and self.tokens[self.place - 1][2] == at:
+                raise InvalidInput(
+                    f"the cost {self.text!r} has the number {token} in norm, at character {at}: it would count as one "
+                    "more entry of the vector. The sum of absolute values is sum(abs(action)), the largest one is "
+                    "max(abs(action))."
+                )
+        self._need(")")
         together = {
             "min": lambda values: values.min(axis=1, keepdims=True),
             "max": lambda values: values.max(axis=1, keepdims=True),
+            "sum": lambda values: values.sum(axis=1, keepdims=True),
             "norm": lambda values: np.sqrt(np.sum(values * values, axis=1, keepdims=True)),
         }[name]
         return lambda data: together(np.concatenate([argument(data) for argument in arguments], axis=1))
 
-    def _argument(self, *, vectors: bool) -> _Node:
-        """An expression or, if vectors are allowed, a vector alone."""
+    def _argument(self) -> _Node:
+        """An expression, a vector alone, or the absolute values of a vector alone."""
+        before = self.place
+        absolute = self.tokens[self.place][1] == "abs"
+        if absolute:
+            self.place += 1
+            self._take("(")
         kind, token, _ = self.tokens[self.place]
-        if vectors and kind == "name" and token in NAMES:
-            before = self.place
+        if kind == "name" and token in NAMES:
             node, is_vector = self._entry()
+            if is_vector and absolute:
+                self._need(")")
+                return lambda data: np.abs(node(data))
             if is_vector:
                 return node
-            self.place = before
+        self.place = before
         return self._expression()
 
     def _entry(self) -> tuple[_Node, bool]:
