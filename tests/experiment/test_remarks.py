@@ -105,6 +105,8 @@ def test_at_a_limit_of_0_the_error_of_a_drift_is_compared_with_how_episodes_diff
     made = history(cost=rising(-0.3, 0.1), error=0.15) | {"cost_deviation": history(cost=1.0)["cost"]}
     [remark] = [r for r in remarks.of(made, about(limits=(0.0,))) if r.kind == "too_few_samples 0"]
     assert "--batch 2300 would know it to a tenth of how episodes differ." in remark.text
+    [remark] = [r for r in remarks.of(made, about(limits=(0.0,), epochs=20)) if r.kind == "too_few_samples 0"]
+    assert "would take batches of 2,300, too many for this run; each fourfold --batch halves it" in remark.text
     enough = made | {"cost_error": 0.5 * made["cost_error"]}
     assert "too_few_samples" not in kinds(enough, limits=(0.0,))
     # Of a cost that is never negative any excess is known as such.

@@ -161,9 +161,15 @@ def too_few_samples(history: History, about: About, i: int, since: int) -> str: 
         return ""
     typical = float(np.median(error[holds]))
     enough = _rounded_up(about.batch * float(np.median((2.0 * error / (PRECISION * size))[holds])) ** 2)
+    affordable = IN_A_ROW * enough <= about.epochs * about.batch
+    help_is = f"--batch {enough} would know it to a tenth{of}."
+    if not affordable:
+        help_is = (
+            f"A tenth{of} would take batches of {enough:,}, too many for this run; each fourfold --batch halves it."
+        )
     return (
         f"a batch of {about.batch:,} samples knows what {about.names[i]} costs to ±{_short(2.0 * typical)} only, and "
-        f"the limit is {about.limits[i]:g}: the rest is noise. --batch {enough} would know it to a tenth{of}."
+        f"the limit is {about.limits[i]:g}: the rest is noise. {help_is}"
     )
 
 
