@@ -116,7 +116,7 @@ def test_each_constraint_has_its_own_style_name_and_limit():
     for i, (panel, line) in enumerate([(bombs, first), (speeding, second)]):
         (curve,) = thick(panel)
         assert curve.get_linestyle() == line.get_linestyle()
-        np.testing.assert_allclose(curve.get_ydata(), interquartile_mean(one.metrics["cost"][..., i]))
+        np.testing.assert_allclose(np.asarray(curve.get_ydata()), interquartile_mean(one.metrics["cost"][..., i]))
         assert panel.get_title(loc="left") == NAMES[i]
         assert list(limits(panel)) == [f"limit {one.limits[i]:g}"]
     assert {"bombs", "speeding"} <= set(legend(figure([one])))
