@@ -67,7 +67,7 @@ def programs_are_traced_once(request, traced):
                 for place, name in (
                     (loop, "make_start"),
                     (loop, "make_advance"),
-                    (loop, "Adjuster"),
+                    (loop, "make_adjuster"),
                     (hosted, "make_learn"),
                 ):
                     patch.setattr(place, name, _once(traced, name, getattr(place, name)))

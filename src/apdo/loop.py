@@ -246,6 +246,11 @@ def make_advance(training: Training) -> Callable[..., Chunk]:
     return jax.jit(advance, donate_argnums=0)
 
 
+def make_adjuster(training: Training) -> "Adjuster":
+    """The adjuster of a training."""
+    return Adjuster(training)
+
+
 class Adjuster:
     """The algorithm's adjustment for all seeds, in compiled pieces. `numbers` are as in `make_advance`."""
 

@@ -29,7 +29,7 @@ def quick(monkeypatch):
     """Short checks, and programs that are compiled once."""
     monkeypatch.setattr(dual_checks.Checks, "__init__", functools.partialmethod(_brief, dual_checks.Checks.__init__))
     monkeypatch.setattr(loop, "make_advance", _make_advance)
-    monkeypatch.setattr(loop, "Adjuster", _adjuster)
+    monkeypatch.setattr(loop, "make_adjuster", _adjuster)
     monkeypatch.setattr(runner, "Stop", Countdown)
     monkeypatch.setattr(Countdown, "left", 10**9)
 
@@ -38,7 +38,7 @@ def _brief(self, init, *given):
     init(self, *(given or (50,)))
 
 
-_make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(loop.Adjuster)
+_make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(loop.make_adjuster)
 
 
 def experiment(algorithm="apdo", **changes):

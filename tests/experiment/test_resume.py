@@ -47,14 +47,14 @@ class Killed(BaseException):
 def quick(monkeypatch):
     """Programs are compiled once for all tests: a training's is the same however often it is begun."""
     monkeypatch.setattr(loop, "make_advance", _make_advance)
-    monkeypatch.setattr(loop, "Adjuster", _adjuster)
+    monkeypatch.setattr(loop, "make_adjuster", _adjuster)
     monkeypatch.setattr(runner, "Stop", Countdown)
     monkeypatch.setattr(runner, "REPORT_EVERY", 1e-9)  # one epoch in a chunk, one hundred iterations in a piece
     monkeypatch.setattr(Countdown, "left", 10**9)
     monkeypatch.setattr(remarks, "IN_A_ROW", 2)  # so that such short runs remark upon something
 
 
-_make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(loop.Adjuster)
+_make_advance, _adjuster = functools.cache(loop.make_advance), functools.cache(loop.make_adjuster)
 
 
 def experiment(algorithm, **changes):

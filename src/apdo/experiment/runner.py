@@ -150,7 +150,7 @@ class Runner:
         """`share` is this run's part of the program's time, because other runs may be computed with it. `beside` is the
         number of runs that take turns in this process, including this one."""
         self.advance = hosted.Advance(training) if hosted.is_hosted(training) else compilation.Advance(training)
-        self.adjuster = loop.Adjuster(training)
+        self.adjuster = loop.make_adjuster(training)
         self.history = history_of(point)
         self.about = remarks.About(
             limits=training.problem.limits,
