@@ -135,8 +135,8 @@ def test_an_adjustment_goes_on_from_its_learner_and_not_from_its_start(tmp_path,
     assert checkpoint.learner_path(tmp_path / "run", 3).exists()
     Countdown.left = 10**9
     worked = []
-    work = loop.Adjuster(opening.training_of(experiment("apdo"))).work
-    adjuster = loop.Adjuster(opening.training_of(experiment("apdo")))
+    work = loop.make_adjuster(opening.training_of(experiment("apdo"))).work
+    adjuster = loop.make_adjuster(opening.training_of(experiment("apdo")))
     monkeypatch.setattr(
         adjuster, "work", lambda s, learner, more, _: (worked.append(more.max()), work(s, learner, more))[1]
     )
