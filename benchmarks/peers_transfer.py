@@ -65,8 +65,13 @@ PLAYED = 50
 MODE_EPISODES = 100
 BROKEN = (ValueError, RuntimeError, AssertionError, ArithmeticError)
 """The errors that are raised when a peer's numbers are no longer finite."""
-FSRL = {"ppo-lag": "PPOLag", "trpo-lag": "TRPOLag", "cpo": "CPO", "focops": "FOCOPS", "sac-lag": "SACLag"}
-FSRL = {name: f"{agent}Agent" for name, agent in FSRL.items()}
+FSRL = {
+    "ppo-lag": "PPOLagAgent",
+    "trpo-lag": "TRPOLagAgent",
+    "cpo": "CPOAgent",
+    "focops": "FOCOPSAgent",
+    "sac-lag": "SACLagAgent",
+}
 """The agents of the algorithms that FSRL and we have."""
 WITHOUT_MULTIPLIER = {"cpo": "CPO", "pcpo": "PCPO", "p3o": "P3O", "ipo": "IPO", "crpo": "OnCRPO"}
 OMNISAFE = {

@@ -99,6 +99,7 @@ def test_whole_vectors_slices_and_their_absolute_values_go_into_sum_norm_min_and
         ("norm(action, 1) > 2", "sum(abs(action))"),
         ("max(abs(action) - 1)", "')' at character"),
         ("sum(abs(action)", "')' at character 16, where the end"),
+        ("norm(abs action))", "'(' at character 10"),
         ("1 2", "an operator or the end at character 3"),
         ("(" * 60 + "1" + ")" * 60, "nested deeper"),
         ("2" + "**2" * 100, "nested deeper"),

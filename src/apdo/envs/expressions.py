@@ -240,10 +240,9 @@ class _Parser:
     def _argument(self) -> _Node:
         """An expression, a vector alone, or the absolute values of a vector alone."""
         before = self.place
-        absolute = self.tokens[self.place][1] == "abs"
+        absolute = [token for _, token, _ in self.tokens[before : before + 2]] == ["abs", "("]
         if absolute:
-            self.place += 1
-            self._take("(")
+            self.place += 2
         kind, token, _ = self.tokens[self.place]
         if kind == "name" and token in NAMES:
             node, is_vector = self._entry()

@@ -210,13 +210,12 @@ def never_adopted(history: History, about: About) -> str:
 def forgotten(history: History, about: About) -> str:
     """The latest policies earn far less than earlier ones, at no lower cost; late in the run."""
     seen = len(history["cost"])
-    errors = f"{about.returned}_error" if f"{about.returned}_error" in history else "return_error"
-    if not {about.returned, errors} <= history.keys() or seen < 3 * IN_A_ROW:
+    if not {about.returned, "return_error"} <= history.keys() or seen < 3 * IN_A_ROW:
         return ""
     if seen not in (math.ceil(LATE * about.epochs), about.epochs):
         return ""
     returned, cost = (_windows(history[name]) for name in (about.returned, "cost"))
-    noise, cost_noise = (_windows(np.square(history[name])) / IN_A_ROW for name in (errors, "cost_error"))
+    noise, cost_noise = (_windows(np.square(history[name])) / IN_A_ROW for name in ("return_error", "cost_error"))
     earlier = slice(0, len(returned) - IN_A_ROW)  # They share no epoch with the latest window.
     fall, doubt = returned[earlier] - returned[-1], np.sqrt(noise[earlier] + noise[-1])
     far = (fall > CONFIDENCE * doubt) & (fall >= LOST * (returned[earlier] - history[about.returned][0]))
