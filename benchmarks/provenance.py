@@ -42,14 +42,14 @@ def command() -> str:
 
 
 def missing(found: object) -> list[str]:
-    """The entries of its provenance that a result lacks; each seed of it may have its own.
+    """The entries of its provenance that a result lacks; each of its seeds or runs may have its own.
 
     The commit of a tree with changes does not count, because nobody can restore that tree.
     """
     if not isinstance(found, dict):
         return list(ENTRIES)
-    seeds = found.get("seeds")
-    parts = list(seeds.values()) if isinstance(seeds, dict) and seeds else [{}]
+    several = found.get("runs", found.get("seeds"))
+    parts = list(several.values()) if isinstance(several, dict) and several else [{}]
     each = [found | part if isinstance(part, dict) else found for part in parts]
     return [entry for entry in ENTRIES if not all(_says(part, entry) for part in each)]
 

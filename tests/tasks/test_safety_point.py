@@ -220,6 +220,25 @@ def test_the_robot_comes_to_its_top_speed_and_no_further():
     np.testing.assert_allclose(straight[-1, 3:], [1.5, 0.0, 0.0], atol=1e-4)
 
 
+def test_no_driver_earns_more_on_a_circle_than_its_top_speed_allows():
+    """A step pays a tenth of the speed at most: 1.5 of the centre of mass, and 0.019 beside it a spin of 3.04 at most.
+
+    The drivers change at random between their bounds, so that they reach the top of both.
+    """
+    steps, drivers = sp.PointCircle1.horizon, 500
+    draw, every, full = jax.random.split(KEY, 3)
+    chosen = jax.random.choice(draw, jnp.array([-1.0, 0.0, 1.0]), (drivers, steps, 2))
+    held = jnp.arange(steps)[None] // jax.random.randint(every, (drivers, 1), 1, 80)
+    actions = jnp.take_along_axis(chosen, held[..., None], axis=1)
+    forward = jax.random.bernoulli(full, 0.5, (drivers, 1))
+    actions = actions.at[..., 0].set(jnp.where(forward, 1.0, actions[..., 0]))
+    states = jax.vmap(driven, in_axes=(None, 0))(jnp.zeros(6), actions)
+    speeds, spins = jnp.linalg.norm(states[..., 3:5], axis=-1), jnp.abs(states[..., 5])
+    assert 1.5 < speeds.max() <= 1.5 + 0.019 * 3.04
+    assert 3.0 < spins.max() <= 3.04 + 1e-4
+    assert 0.1 * steps * (1.5 + 0.019 * 3.04) < 78.0
+
+
 def same(ours, theirs):
     """The chance of a difference between two samples as large as this one."""
     result: Any = stats.ks_2samp(np.ravel(ours), np.ravel(theirs))
