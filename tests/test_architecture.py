@@ -126,6 +126,37 @@ def test_no_algorithm_has_more_than_140_lines():
         assert len(lines) <= 140, f"algorithms/{module}.py has {len(lines)} lines"
 
 
+READING = {"cpo": (24, 2_700), "pdo": (30, 3_300), "focops": (28, 3_250), "sac_lag": (31, 3_800), "apdo": (53, 6_300)}
+"""The most files and lines of the package that one reads to understand an algorithm whole (docs/design.md)."""
+
+
+def imported_files(path):
+    """The files of the package that a file imports from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "apdo":
+            module = SOURCE.joinpath(*node.module.split(".")[1:])
+            for name in node.names:
+                inner, outer = module / f"{name.name}.py", module.with_suffix(".py")
+                yield inner if inner.exists() else outer if outer.exists() else module / "__init__.py"
+
+
+def reading_list(path):
+    """A file, and everything that it imports, directly or not."""
+    found, left = set(), [path]
+    while left:
+        if (one := left.pop()) not in found:
+            found.add(one)
+            left += imported_files(one)
+    return found
+
+
+def test_the_reading_lists_of_algorithms_grow_no_longer():
+    for name, (files, lines) in READING.items():
+        found = reading_list(SOURCE / "algorithms" / f"{name}.py")
+        assert len(found) <= files, f"{name}: {sorted(path.name for path in found)}"
+        assert sum(len(path.read_text().splitlines()) for path in found) <= lines, name
+
+
 def test_no_two_algorithms_have_six_lines_in_common():
     """Blank lines and imports do not count."""
     found = defaultdict(list)

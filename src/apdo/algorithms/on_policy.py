@@ -18,11 +18,10 @@ from apdo.algorithms.surrogate import Samples
 from apdo.core import critics, networks, policies
 from apdo.core.data import Transition, flatten
 from apdo.core.statistics import Statistics, normalised
-from apdo.off_policy.contract import OwnState
 from apdo.problem import Problem
 
 N = TypeVar("N")
-L = TypeVar("L", bound=OwnState)
+L = TypeVar("L", bound="HasTarget")
 S = TypeVar("S", bound="HasPolicy")
 
 
@@ -48,6 +47,21 @@ class HasValues(HasPolicy, Protocol):
     @property
     def critic(self) -> critics.Critic:
         """The value functions: of the return and of each cost, or a single one."""
+        ...
+
+
+@runtime_checkable
+class HasTarget(Protocol):
+    """A learner with networks, and target networks that follow some of them."""
+
+    @property
+    def learned(self) -> PyTree:
+        """The networks that learn."""
+        ...
+
+    @property
+    def target(self) -> PyTree:
+        """The target networks."""
         ...
 
 
