@@ -75,57 +75,26 @@ class Arm:
 
 PAPER = dict(presets.PRESETS["paper"].options("pdo"))
 """PDO as in the paper: batches, networks, TRPO, and plain ascent in the problem's own units."""
-ALONE_JUMPS = PAPER | {"adjust": "dual", "check": False, "k_adj": 5, "epochs": 70}
-STEERED = ALONE_JUMPS | {"units": "relative", "rule": "pid", "dual_step": 0.2}
-"""PID with gains that are pure numbers, the library's own, before and after the jump."""
 ARMS = {
     "fast": Arm("APDO, preset fast", changes={"epochs": 110}, seeds=16),
     "fast-auto": Arm("fast, K_adj auto, not 4", changes={"k_adj": "auto", "epochs": 110}, seeds=16),
     "fast-again": Arm("fast, adjusted again every 10 epochs", changes={"epochs": 110, "again_every": 10}),
-    "fast-pdo-first": Arm("fast, PDO before the jump, not π_0", changes={"explore": False, "epochs": 110}),
-    # The results were measured when the preset had PPO; now it has TRPO.
-    "fast-quicker-ppo": Arm("fast, PPO's rate 0.003", changes={"primal": "ppo", "primal.rate": 3e-3, "epochs": 110}),
-    "fast-trpo": Arm("fast, TRPO instead of PPO", changes={"primal": "trpo", "epochs": 110}),
-    "fast-ascent": Arm("fast, dual ascent instead of PID", changes={"rule": "ascent", "epochs": 110}),
     "fast-dual": Arm("fast, multiplier only (adjust = dual)", changes={"adjust": "dual", "epochs": 110}),
-    "dual": Arm("APDO, paper's TRPO, multiplier only", preset=None, changes=ALONE_JUMPS, seeds=16),
-    "dual-first": Arm(
-        "APDO, paper's TRPO, multiplier only, K_adj 0", preset=None, changes=ALONE_JUMPS | {"k_adj": 0}, seeds=16
-    ),
-    "dual-first-pid": Arm(
-        "APDO, paper's TRPO, multiplier only, K_adj 0, then PID",
+    "dual": Arm(
+        "APDO as in the paper: multiplier only",
         preset=None,
-        changes=STEERED | {"k_adj": 0},
-        seeds=16,
-    ),
-    "dual-pid": Arm("APDO, paper's TRPO, multiplier only, then PID", preset=None, changes=STEERED, seeds=16),
-    "dual-pid-early": Arm(
-        "APDO, paper's TRPO, multiplier only, K_adj 2, then firmer PID",
-        preset=None,
-        changes=STEERED | {"k_adj": 2, "rule.proportional": 2.0},
-        seeds=16,
-    ),
-    "dual-pid-margin": Arm(
-        "APDO, paper's TRPO, multiplier only, then PID with --safety 0.6",
-        preset=None,
-        changes=STEERED | {"safety": 0.6, "safety_half_life": 20.0},
-        seeds=16,
+        changes=PAPER | {"adjust": "dual", "check": False, "k_adj": 5, "epochs": 70},
     ),
     "ideal": Arm(
-        "PDO, paper's TRPO, λ held at 10 from the start",
+        "PDO as in the paper, λ held at 10 from the start",
         "pdo",
         None,
         PAPER | {"initial_multiplier": 10.0, "dual_step": 0.0, "epochs": 70},
-        seeds=16,
     ),
     "cpo-50k": Arm("CPO, batches of 50,000", "cpo", None, {"batch": 50_000, "epochs": 90}),
     "cpo-10k": Arm("CPO, batches of 10,000", "cpo", None, {"batch": 10_000, "epochs": 250}),
-    "pdo-ppo": Arm(
-        "PDO with PPO, batches of 10,000",
-        "pdo",
-        None,
-        {"primal": "ppo", "batch": 10_000, "epochs": 250},
-    ),
+    "pdo-10k": Arm("PDO, batches of 10,000", "pdo", None, {"batch": 10_000, "epochs": 250}),
+    "pdo-ppo": Arm("PDO with PPO, batches of 10,000", "pdo", None, {"primal": "ppo", "batch": 10_000, "epochs": 250}),
 }
 FIXED = (1, 2, 5, 10, 20)
 K_ADJ = {
@@ -141,12 +110,8 @@ ELSEWHERE = {
 }
 """Arms without the jump, on two problems with a known optimum."""
 EVERYTHING = ARMS | ELSEWHERE | K_ADJ
-DRAWN = ("fast", "fast-again", "fast-dual", "pdo-ppo", "cpo-10k", "cpo-50k", "dual", "ideal")
+DRAWN = ("fast", "fast-again", "fast-dual", "pdo-10k", "pdo-ppo", "cpo-10k", "cpo-50k", "dual")
 """The arms in the picture, which has no room for all."""
-ALONE = ("ideal", "dual-pid", "dual-pid-early", "dual-first-pid", "dual", "dual-first", "dual-pid-margin")
-"""Arms with the paper's TRPO in which only the multiplier jumps, and the ideal that they can reach."""
-
-
 def specified(arm: Arm, seeds: int) -> Any:
     """The experiment of an arm."""
     from apdo.experiment import settings
@@ -346,19 +311,6 @@ def _ratio(one: np.ndarray, other: np.ndarray) -> str:
     return f"{medians(seeds):.2f} ({low:.2f} to {high:.2f})"
 
 
-def alone_table() -> str:
-    """The table of when the first target is met with the paper's TRPO, and by how many seeds by epoch 60."""
-    from apdo.report import comparison
-
-    rows = []
-    for name, found in measured({name: ARMS[name] for name in ALONE}).items():
-        epochs = samples_to(found, TASKS["point-gather"].targets[0]) / found["batch"]
-        late = comparison.median(epochs)
-        middle = f"{late.value:g} ({late.low:g} to {late.high:g})".replace("inf", "never")
-        rows.append([ARMS[name].title, middle, f"{(epochs <= 60).sum()} of {len(epochs)}"])
-    return document.table(["arm", "epoch of the target: median (95 % interval)", "by epoch 60"], *rows)
-
-
 def measured(arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
     """The results so far, by arm."""
     return {name: json.loads(path_of(name).read_text()) for name in arms if path_of(name).exists()}
@@ -397,7 +349,7 @@ def draw() -> None:
 def tables() -> dict[str, str]:
     """The document's tables, by name."""
     elsewhere = {task: table(K_ADJ | ELSEWHERE, task) for task in ("gridworld", "garnet-a")}
-    return {"samples": table(ARMS, "point-gather"), "alone": alone_table(), "k-adj": k_adj_table()} | elsewhere
+    return {"samples": table(ARMS, "point-gather"), "k-adj": k_adj_table()} | elsewhere
 
 
 def write_document() -> None:
