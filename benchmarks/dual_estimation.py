@@ -43,48 +43,13 @@ class Row:
     title: str
     problem: str = POINT_GATHER
     k_adj: int = 5
-    members: int = 2
-    spread: float = 1.0
-    iterations: int = 100_000
+    members: int = 4
+    spread: float = 2.0
+    iterations: int = 30_000
     seeds: int = 8
     learner: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-LONG: dict[str, Any] = {
-    "critic_hidden": (100, 100),
-    "critic_rate": 1e-3,
-    "actor_rate": 3e-4,
-    "dual_rate": 1e-3,
-    "rule": dual.Ascent(),
-    "units": "own",
-    "target_rate": 5e-3,
-    "minibatch": 64,
-    "action_noise": 0.35,
-    "cloning": 0.05,
-}
-"""The learner of an independent implementation. `ABLATION` leaves out its parts one by one."""
-
-
-def _long(title: str, k_adj: int = 5, **changes: Any) -> Row:
-    return Row(title, k_adj=k_adj, learner=LONG | changes)
-
-
-ABLATION = {
-    "long": _long("all parts"),
-    "no clock": _long("critics blind to the time", clock=False),
-    "no cloning": _long("no cloning", cloning=0.0),
-    "clone .02": _long("cloning 0.02", cloning=0.02),
-    "clone .1": _long("cloning 0.1", cloning=0.1),
-    "no noise": _long("no noise", action_noise=0.0),
-    "no bound": _long("no bound", bound=0.0),
-    "dual batch": _long("dual gradient at all states", dual_states="batch"),
-    "no decay": _long("rates that do not fall", last_rate=1.0),
-    "target .01": _long("target rate 0.01", target_rate=1e-2),
-    "paper+starts": _long("none but the starts", clock=False, cloning=0.0, bound=0.0, action_noise=0.0, last_rate=1.0),
-    "k1 .35": _long("all parts, K_adj 1", 1),
-    "k2 .35": _long("all parts, K_adj 2", 2),
-    "k10 .35": _long("all parts, K_adj 10", 10),
-}
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("default", {}),
     # The default's rate is one in the data's units.
@@ -106,7 +71,7 @@ CONTINUOUS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def _estimate(title: str, problem: str = POINT_GATHER, k_adj: int = 5, seeds: int = 8, **changes: Any) -> Row:
     """The estimate that APDO makes, with some changes."""
-    return Row(title, problem, k_adj, members=4, spread=2.0, iterations=30_000, seeds=seeds, learner=changes)
+    return Row(title, problem, k_adj, seeds=seeds, learner=changes)
 
 
 DEFAULT = {
@@ -115,7 +80,7 @@ DEFAULT = {
     for name, (title, changes) in (PARTS | CONTINUOUS if problem == POINT_GATHER else PARTS).items()
 }
 ACCURACY = {f"k{k}": _estimate(f"K_adj {k}", k_adj=k, seeds=16) for k in (1, 2, 5, 10)}
-ROWS = ABLATION | DEFAULT | ACCURACY
+ROWS = DEFAULT | ACCURACY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,18 +231,7 @@ def _spread(values: Any, digits: int = 1) -> str:
 
 def tables() -> dict[str, str]:
     """The document's tables, by name."""
-    return {"ablation": ablation_table(), "default-ablation": default_table(), "accuracy": accuracy_table()}
-
-
-def ablation_table() -> str:
-    """The table of what each part of the long learner contributes."""
-    heading = ["learner", "λ^OFF: median (range)", "the actor's cost, critics say", "its true cost", "its true return"]
-    rows = []
-    for name, found in measured(ABLATION).items():
-        said = f"{np.median(found['said']):.2f}"
-        cells = [_spread(found["multiplier"]), said, _spread(found["cost"], 2), _spread(found["return"])]
-        rows.append([ABLATION[name].title, *cells])
-    return document.table(heading, *rows)
+    return {"parts": parts_table(), "accuracy": accuracy_table()}
 
 
 def ratios(found: dict[str, Any]) -> Any:
@@ -288,7 +242,7 @@ def ratios(found: dict[str, Any]) -> Any:
     return each[:, np.argmax(np.abs(np.median(each, axis=0) - 1.0))]
 
 
-def default_table() -> str:
+def parts_table() -> str:
     """The table of λ^OFF / λ* of the default learner, whole and without each of its parts, on every problem."""
     titles = [problem if problem == POINT_GATHER else ground_truth.CASES[problem].title for problem in PROBLEMS]
     found, rows = measured(DEFAULT), []
@@ -314,28 +268,28 @@ def accuracy_table() -> str:
 
 
 def draw() -> None:
-    """Draw every learner's λ^OFF, by row."""
+    """Draw every learner's λ^OFF on point-gather, by row."""
     import matplotlib.pyplot as plt
 
     from apdo.report import plot
 
     with plt.rc_context(plot.LOOK):
-        found = measured(ABLATION)
+        found = measured({name: row for name, row in DEFAULT.items() if row.problem == POINT_GATHER})
         figure, panel = plt.subplots(figsize=(8, 0.36 * len(found) + 1.2))
         for i, (name, values) in enumerate(found.items()):
             dots = np.array(values["multiplier"]).ravel()
             jitter = np.random.default_rng(i).uniform(-0.14, 0.14, len(dots))
-            panel.plot(np.minimum(dots, 26), i + jitter, ".", color="C0", alpha=0.6)
+            panel.plot(dots, i + jitter, ".", color="C0", alpha=0.6)
             panel.plot([np.median(dots)] * 2, [i - 0.3, i + 0.3], color="C1", linewidth=2)
-            panel.text(-0.4, i, ABLATION[name].title, ha="right", va="center", fontsize=9)
+            panel.text(-0.3, i, DEFAULT[name].title, ha="right", va="center", fontsize=9)
         panel.axvline(OPTIMUM, color="0.3", linestyle="--", linewidth=1, label="λ*")
         panel.set_yticks([])
         panel.invert_yaxis()
-        panel.set_xlim(0, 26.5)
+        panel.set_xlim(left=0)
         panel.set_xlabel("λ^OFF, each learner a dot, the median a bar")
         panel.legend(frameon=False, loc="lower right")
         figure.tight_layout()
-    plot.write(figure, RESULTS / "ablation.svg")
+    plot.write(figure, RESULTS / "parts.svg")
     plt.close(figure)
 
 

@@ -112,6 +112,8 @@ ELSEWHERE = {
 EVERYTHING = ARMS | ELSEWHERE | K_ADJ
 DRAWN = ("fast", "fast-again", "fast-dual", "pdo-10k", "pdo-ppo", "cpo-10k", "cpo-50k", "dual")
 """The arms in the picture, which has no room for all."""
+
+
 def specified(arm: Arm, seeds: int) -> Any:
     """The experiment of an arm."""
     from apdo.experiment import settings
