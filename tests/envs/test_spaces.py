@@ -57,6 +57,19 @@ def test_a_flattened_observation_is_that_of_the_definition_and_of_gymnasium(spac
         np.testing.assert_allclose(out, spaces.flatten(space, sample), rtol=1e-6)
 
 
+def test_a_stack_of_frames_is_flattened_with_the_newest_last():
+    """As docs/environments.md has it, for an environment whose newest observation hides the state."""
+    env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("Pendulum-v1"), 4)
+    size, write = ours.flattener(env.observation_space)
+    env.reset(seed=0)
+    frames = [env.step(np.array([1.0], np.float32))[0] for _ in range(5)][-1]
+    out = np.zeros(size, np.float32)
+    write(frames, out)
+    assert size == 12
+    assert out[11] == np.float32(env.unwrapped.state[1])
+    np.testing.assert_array_equal(out[:3], frames[0])
+
+
 @pytest.mark.parametrize(
     ("space", "sample", "says"),
     [
