@@ -360,3 +360,20 @@ def test_a_total_that_is_read_off_discounted_sums_has_the_same_multiplier():
         dataclasses.replace(problem, cost_discount=0.9),
     ):
         assert objective.stationary(same) == same
+
+
+def test_however_early_episodes_terminate_a_constant_cost_keeps_its_limit_in_both_problems_or_in_neither():
+    """The share of a total is the mean weight of the steps, next to sums over episodes of each length."""
+    problem = Problem(3, 2, 1, (5.0,), 0.9, 1.0, 12, True, False)
+    lengths = [3, 12, 7, 12, 1, 5]
+    step = jnp.concatenate([jnp.arange(n, dtype=jnp.float32) for n in lengths])
+    last = np.cumsum(lengths) - 1
+    terminated = np.zeros(sum(lengths), dtype=bool)
+    terminated[last] = [True, False, True, True, True, True]  # of the two whole episodes one is cut off
+    weight = objective.weight_of_total(problem, step, jnp.asarray(terminated))
+    discounted = [
+        sum(0.9**t for t in range(10_000 if cut else n)) for n, cut in zip(lengths, [0, 1, 0, 0, 0, 0], strict=True)
+    ]
+    assert float(weight.mean()) == pytest.approx(np.mean(discounted) / np.mean(lengths), rel=1e-5)
+    whole = objective.weight_of_total(problem, jnp.arange(12.0), jnp.zeros(12, dtype=bool))
+    assert float(whole.mean()) == pytest.approx(objective.total_share(problem), rel=1e-6)

@@ -205,3 +205,31 @@ def test_a_gymnasium_class_in_a_file_trains_by_its_name_goes_on_and_is_evaluated
     np.testing.assert_array_equal(whole["return"], part["return"])
     assert apdo.load("whole")([0.0]).shape == (1,)
     assert apdo.evaluate("whole", episodes=10).episodes == 10
+
+
+VARIED = '''"""PDO that reports its multiplier under another name."""
+
+from apdo.algorithms import pdo
+from apdo.algorithms.pdo import Config, act, init, learned_policy, memory, suited
+
+
+def step(config, problem, state, batch, key):
+    """PDO's epoch."""
+    after, metrics = pdo.step(config, problem, state, batch, key)
+    return after, metrics | {"price": metrics["multiplier"]}
+'''
+
+
+def test_a_module_that_varies_a_built_in_one_has_its_defaults_for_the_task_and_its_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("varied.py").write_text(VARIED, encoding="utf-8")
+    mine, theirs = given("varied.py", "two-state", "mine", seed=1), given("pdo", "two-state", "theirs", seed=1)
+    assert mine.metrics["price"].shape == (1, 3, 1)
+    for name in set(theirs.metrics) - {"seconds"}:
+        np.testing.assert_array_equal(mine.metrics[name], theirs.metrics[name], err_msg=name)
+
+
+def test_an_algorithm_that_cannot_normalise_observations_is_not_said_to_have_done_so(written):
+    with pytest.raises(apdo.InvalidInput, match=r"focops2.py sees observations as they come.*--normalise false"):
+        given("focops2.py", "tank.py:Tank", "refused", normalise=True)
+    given("focops2.py", "tank.py:Tank", "taken", normalise=False)

@@ -25,7 +25,7 @@ import dataclasses
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from apdo.core.advantage import episode_totals
 from apdo.core.data import Transition
@@ -87,7 +87,8 @@ def stationary(problem: Problem) -> Problem:
     If the environment would go on after T steps, the rest of a total over T steps is no function of the state. This
     problem replaces the total by the cost discounted like the reward, in a sum that goes on, and the limit by its share
     1 / ((1 - γ) T). A policy with the same cost in every step keeps both limits or neither. Return and cost change by
-    the same share, so the multiplier dR/dC is the same in both problems.
+    the same share, so the multiplier dR/dC is the same in both problems. Where episodes terminate early, the share is
+    another one (`weight_of_total`), which only data can tell.
     """
     gamma = problem.discount
     if not (is_total(problem) and problem.truncates) or gamma == 1.0:
@@ -99,12 +100,23 @@ def stationary(problem: Problem) -> Problem:
 def total_share(problem: Problem) -> float:
     """What a total becomes in the `stationary` problem, as a share; 1 if that is the same problem.
 
-    There a sum goes on behind the horizon, and has 1 / (1 - γ) effective steps.
+    There a sum goes on behind the horizon, and has 1 / (1 - γ) effective steps. This is for episodes of T steps.
     """
     gamma = problem.discount
     if not (is_total(problem) and problem.truncates) or gamma == 1.0:
         return 1.0
     return 1.0 / ((1.0 - gamma) * problem.horizon)
+
+
+def weight_of_total(problem: Problem, step: Float[Array, "*n"], terminated: Bool[Array, "*n"]) -> Float[Array, "*n"]:
+    """The weight of a step in a sum of the `stationary` problem, for a cost that is the same in every step.
+
+    A step of index t has γ^t, and the last one of an episode that the horizon cuts off also has what would follow,
+    γ^T / (1 - γ). The mean over all steps of whole episodes is a total's share there, however early they terminate.
+    """
+    gamma, last = problem.discount, problem.horizon
+    goes_on_behind = (step == last - 1) & ~terminated
+    return gamma**step + jnp.where(goes_on_behind, gamma**last / (1.0 - gamma), 0.0)
 
 
 def observable(batch: Transition) -> Int[Array, "T N"]:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -189,11 +190,17 @@ def test_a_total_over_truncated_episodes_is_learned_as_the_discounted_cost_of_th
     """With a cost of 1 in every step, a limit of T on T steps is met exactly where that on a sum that goes on is."""
     total = dataclasses.replace(TOTAL, discount=0.9, horizon=15, limits=(15.0, 3.0))
     config = dataclasses.replace(CONFIG, units=units)
-    seen, own = view(config, total, buffer)
+    whole = eqx.tree_at(lambda b: b.rows, buffer, buffer.rows.at[:, -2].set(0.0))  # no episode terminates
+    seen, own = view(config, total, whole)
     assert seen == objective.stationary(total)
     assert seen.cost_discount == 0.9
     np.testing.assert_allclose(own.limit[0] * own.cost[0], sum(0.9**t for t in range(1000)), rtol=1e-5)
     np.testing.assert_allclose(own.limit * own.total, total.limits, rtol=1e-5)
+    assert (own.limit * own.cost == seen.limit).all() or units == "data"  # to the last bit
+    early = view(config, total, buffer)[1]
+    held = np.asarray(buffer.rows[: int(buffer.filled)])
+    share = objective.weight_of_total(total, jnp.asarray(held[:, -1]), jnp.asarray(held[:, -2] > 0.5)).mean()
+    np.testing.assert_allclose(early.limit * early.cost, share * total.limit, rtol=1e-5)
     for same in (
         dataclasses.replace(total, cost_discount=0.9),
         dataclasses.replace(total, truncates=False),

@@ -70,6 +70,17 @@ def test_on_two_states_the_estimate_is_near_the_exact_price():
     )
 
 
+def test_the_logged_cost_of_episodes_that_terminate_early_is_their_total():
+    """It stands next to the limit on totals, whether the horizon is far away or ends the episodes itself."""
+    log = random_log(episodes=40, length=10, costs=1)
+    whole = {"terminated": log["terminated"] | log["truncated"], "truncated": np.zeros_like(log["truncated"])}
+    total = log["cost"].sum() / 40
+    for horizon, terminates in ((40, False), (10, True)):
+        of = {"horizon": horizon, "horizon_terminates": terminates, "discount": 0.99, "cost_discount": 1.0}
+        found = asked(Dataset.of(**(log | whole | of | {"limits": [3.0]})), TINY)
+        assert found.diagnostics.logged[1] == pytest.approx(total, rel=1e-3)
+
+
 def test_a_limit_that_no_policy_keeps_is_called_unsupported():
     found = asked(Dataset.of(**two_state_log()), SMALL, limits=-0.5)
     assert any("no learned actor keeps the limit -0.5" in reason for reason in found.unsupported)

@@ -64,6 +64,11 @@ def try_out(
     """Raise InvalidInput if the functions do not fit each other or the problem. Only shapes are traced."""
     key = jax.eval_shape(lambda: random.key(0))
     state = _shapes(name, "init", lambda k: algorithm.init(config, problem, k), key)
+    if problem.normalise and getattr(state, "statistics", None) is None:
+        raise InvalidInput(
+            f"{own.short(name)} sees observations as they come, because its state has no statistics, but this run would "
+            "normalise them: add --normalise false (in Python: normalise=False)."
+        )
     memory = _shapes(name, "memory", lambda: algorithm.memory(config, problem))
     observation = jax.ShapeDtypeStruct((problem.observation_size,), jnp.float32)
     action = jax.ShapeDtypeStruct((problem.action_size,), jnp.float32)

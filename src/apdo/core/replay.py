@@ -151,6 +151,12 @@ def sample_starts(
     return take(replay, rows[jax.random.randint(key, shape, 0, count)])
 
 
+def times(replay: Replay) -> tuple[Float[Array, " C"], Bool[Array, " C"], Bool[Array, " C"]]:
+    """Of each row: its step's index in the episode, whether the episode terminated there, and whether it is filled."""
+    held = jnp.arange(replay.capacity) < replay.filled
+    return replay.rows[: replay.capacity, -1], replay.rows[: replay.capacity, -2] > 0.5, held
+
+
 def spread(replay: Replay) -> Float[Array, " K"]:
     """The standard deviation of the reward and of each cost over the transitions in the ring."""
     first = replay.observation_size + replay.action_size

@@ -114,10 +114,11 @@ def _calibrate(
         return np.asarray(q, np.float64).T * size_of
 
     ends = data.ends
-    signals = np.concatenate([data.reward[ends, None], data.cost[ends]], axis=1) / units.share
+    share = float(units.share)
+    signals = np.concatenate([data.reward[ends, None], data.cost[ends]], axis=1) / share
     factors = np.asarray(objective.sum_discounts(problem))
     beyond = factors ** data.step[ends, None] * (says(ends) - signals) * ~data.terminated[ends, None]
-    came = data.sums(factors) / units.share + beyond
+    came = data.sums(factors) / share + beyond
     size = np.abs(came).mean(axis=0)
     return says(data.starts), came, np.abs(beyond).mean(axis=0) / np.where(size > 0.0, size, 1.0)
 

@@ -25,7 +25,7 @@ class Units(eqx.Module):
     """d, in the learner's units."""
     possible: Float[Array, "2 M"]
     """The range of a cost's sum from any step on, in the learner's units, given the costs of single steps so far."""
-    share: float = eqx.field(static=True)
+    share: Float[Array, ""]
     """The value of a constrained cost of 1 in the learner's problem (`objective.total_share`)."""
 
     @property
@@ -72,7 +72,7 @@ def view(config: Counting, problem: Problem, buffer: replay.Replay) -> tuple[Pro
     Units that are rounded to powers of two seldom change while a buffer grows, and changing them causes no rounding
     errors.
     """
-    share = objective.total_share(problem)
+    share, limit = _share_and_limit(problem, buffer)
     problem = objective.stationary(problem)
     size = jnp.ones(1 + problem.constraints)
     if config.units != "own":
@@ -83,7 +83,23 @@ def view(config: Counting, problem: Problem, buffer: replay.Replay) -> tuple[Pro
         size = jnp.where(spread > 0.0, spread, 1.0)
     longest = [objective.most_steps(problem, gamma) for gamma in objective.sum_discounts(problem)[1:]]
     possible = replay.range_of(buffer)[:, 1:] * (jnp.asarray(longest) / size[1:])[None]
-    return problem, Units(reward=size[0], cost=size[1:], limit=problem.limit / size[1:], possible=possible, share=share)
+    return problem, Units(reward=size[0], cost=size[1:], limit=limit / size[1:], possible=possible, share=share)
+
+
+def _share_and_limit(problem: Problem, buffer: replay.Replay) -> tuple[Float[Array, ""], Float[Array, " M"]]:
+    """What a total becomes for a learner of single transitions, and the limits there.
+
+    If no episode in the buffer terminated, this is the share of episodes over the whole horizon, to the last bit.
+    """
+    learned = objective.stationary(problem)
+    whole = jnp.asarray(objective.total_share(problem))
+    if learned == problem:
+        return whole, problem.limit
+    step, terminated, held = replay.times(buffer)
+    weight = jnp.where(held, objective.weight_of_total(problem, step, terminated), 0.0)
+    share = jnp.sum(weight) / jnp.maximum(jnp.sum(held), 1)
+    early = jnp.any(held & terminated)
+    return jnp.where(early, share, whole), jnp.where(early, share * problem.limit, learned.limit)
 
 
 def _power_of_two(value: Float[Array, " K"]) -> Float[Array, " K"]:
