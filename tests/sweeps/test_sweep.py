@@ -66,6 +66,13 @@ def test_every_setting_is_run_once_and_a_second_call_runs_nothing(do, tmp_path):
     assert {"sweep.json", "results.parquet", "curves-two-state.png", "options-two-state.svg", "report.html"} <= names
 
 
+def test_values_that_a_command_line_gives_as_text_are_drawn_and_filed_as_numbers(do, tmp_path):
+    """`--grid limits=0.1,0.2` arrives as text, and is one option: the commonest sweep."""
+    found, _ = do(grid={"limits": ["0.1", "2e-1"]}, algorithms=["pdo"])
+    assert sorted({row["limits"] for row in found.rows}) == [0.1, 0.2]
+    assert (tmp_path / "out" / "options-two-state.png").exists()
+
+
 def test_more_seeds_and_settings_are_added_to_those_that_are_there(do):
     do()
     _, jobs = do(seeds=5, grid={"limits": [0.2, 0.3]}, algorithms="trpo")

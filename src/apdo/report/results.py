@@ -103,6 +103,8 @@ def _column(values: list[Any]) -> list[Any]:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, str) and not math.isnan(number := _number(value)):
+        return number
     return ",".join(str(part) for part in value) if isinstance(value, list | tuple) else value
 
 
@@ -131,8 +133,13 @@ def _run(entry: Entry) -> Run:
 
 
 def _number(value: object) -> float:
-    """An option's value as a number for an axis; NaN if it is not a number."""
+    """An option's value as a number for an axis; NaN if it is not a number. On a command line it was written as text."""
     one = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+    if isinstance(one, str):
+        try:
+            return float(one)
+        except ValueError:
+            return math.nan
     return float(one) if isinstance(one, int | float) and not isinstance(one, bool) else math.nan
 
 
