@@ -110,6 +110,25 @@ class Panel(gymnasium.Env):
         return np.zeros(1, np.float32), reward, False, self.steps >= 8, {"cost": float(action[1] == 6)}
 
 
+class Mixed(gymnasium.Env):
+    """An observation with parts of several kinds, drawn at random; moving costs."""
+
+    def __init__(self):
+        spaces = gymnasium.spaces
+        place = spaces.Tuple((spaces.Box(-1, 1, (2, 2)), spaces.MultiDiscrete([2, 3])))
+        self.observation_space = spaces.Dict(place=place, mode=spaces.Discrete(3, start=1))
+        self.action_space = spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        moved = float(abs(action[0]))
+        return self.observation_space.sample(), moved, False, False, {"cost": moved}
+
+
 class Line(gymnasium.Env):
     """A point that is pushed along a line. The reward is its movement, in a unit that can be chosen."""
 

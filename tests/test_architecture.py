@@ -32,7 +32,7 @@ LAYERS = {
     "loop": {"arguments", "problem", "core", "algorithms", "envs", "rollout", "best"},
     "hosted": {"errors", "core", "algorithms", "envs", "best", "loop"},
     "export": {"errors", "files"},
-    "policy": {"errors", "core", "export"},
+    "policy": {"errors", "core", "envs", "export"},
     "report": {"errors", "files"},
     "experiment": {
         "errors",

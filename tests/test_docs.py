@@ -63,7 +63,7 @@ def test_the_sweep_file_of_docs_sweeps_is_one_and_its_examples_run(tmp_path, mon
     [file] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     Path("study.toml").write_text(file)
     cli.main(["sweep", "study.toml", "--dry-run"])
-    assert "8 settings, 8 runs: 0 over, 8 to do." in capsys.readouterr().out
+    assert "8 settings, 8 runs: 0 done, 8 to do." in capsys.readouterr().out
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(block, {})
     assert {path.name for path in Path("runs").iterdir()} == {"traces", "watched"}

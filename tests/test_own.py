@@ -233,3 +233,12 @@ def test_an_algorithm_that_cannot_normalise_observations_is_not_said_to_have_don
     with pytest.raises(apdo.InvalidInput, match=r"focops2.py sees observations as they come.*--normalise false"):
         given("focops2.py", "tank.py:Tank", "refused", normalise=True)
     given("focops2.py", "tank.py:Tank", "taken", normalise=False)
+
+
+def test_a_file_without_the_name_of_its_environment_is_told_which_it_has(written, capsys):
+    """The tank in JAX, and a Gymnasium environment: both are classes in a file."""
+    for file, name in (("tank.py", "Tank"), ("cells.py", "Cells")):
+        if file == "cells.py":
+            Path(file).write_text("class Cells:\n    def reset(self): ...\n    def step(self, action): ...\n")
+        with pytest.raises(apdo.InvalidInput, match=rf"{file} is a file; .* meant: {file}:{name}\."):
+            given("pdo", file, "nothing")

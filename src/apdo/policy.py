@@ -3,7 +3,7 @@
 import html
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -15,7 +15,11 @@ from numpy.typing import ArrayLike
 
 from apdo import export
 from apdo.core import categorical, deterministic, gaussian, networks, squashed
+from apdo.envs import spaces
 from apdo.errors import InvalidInput
+
+Observation: TypeAlias = Any
+"""Numbers [O] or [B, O], or one observation as its environment gives it."""
 
 
 @runtime_checkable
@@ -64,8 +68,10 @@ class Policy:
 
     An action is in the form that the environment takes: a vector or, if actions are discrete, an integer or an array of
     several. `choices` has the environment's action for each discrete choice, [n, ...]; without it the action is the
-    index of the choice. An image may have its own shape, [H, W, C] or [B, H, W, C]. `normaliser` is a mean and a
-    standard deviation for each entry of an observation, applied before the network.
+    index of the choice. An image may have its own shape, [H, W, C] or [B, H, W, C]. With a `layout`, which says what an
+    observation consists of (`envs.spaces.layout`), a single one may also be as its environment gives it: a Dict, a
+    Tuple, a choice, numbers of any shape. `normaliser` is a mean and a standard deviation for each entry of an
+    observation, applied before the network.
 
     Draws depend on the policy's seed and on the number of earlier calls. Two policies that are loaded in the same way
     therefore draw the same actions.
@@ -81,6 +87,7 @@ class Policy:
         choices: np.ndarray | None = None,
         normaliser: tuple[ArrayLike, ArrayLike] | None = None,
         image: tuple[int, int, int] | None = None,
+        layout: spaces.Layout | None = None,
         about: str = "",
         values: Callable[[Array, Array], Array] | None = None,
     ) -> None:
@@ -89,6 +96,9 @@ class Policy:
         self.observation_size = observation_size
         self.image = image
         """Height, width and channels, if an observation begins with an image."""
+        self.layout = layout
+        """What an observation of the environment consists of, if it is no vector."""
+        self._write = None if layout is None else spaces.writer(layout)[1]
         self.discrete = discrete
         """Whether actions are discrete."""
         self.choices = choices
@@ -119,7 +129,7 @@ class Policy:
         )
         return f"{self.observation_size} number{'s' * (self.observation_size > 1)} in, {acts} out"
 
-    def __call__(self, observation: ArrayLike, deterministic: bool = False) -> np.ndarray:
+    def __call__(self, observation: Observation, deterministic: bool = False) -> np.ndarray:
         """The action for each observation."""
         batch, single = self._batch(observation)
         keys = random.split(random.fold_in(self._key, self._calls), batch.shape[0])
@@ -131,7 +141,7 @@ class Policy:
         # The result is an array even for a single discrete action.
         return np.asarray(actions[0]) if single else actions
 
-    def sample(self, observation: ArrayLike, seed: int | None = None) -> np.ndarray:
+    def sample(self, observation: Observation, seed: int | None = None) -> np.ndarray:
         """An action drawn for each observation. With the same seed the draw is the same."""
         if seed is None:
             return self(observation)
@@ -141,7 +151,7 @@ class Policy:
         finally:
             self._key, self._calls = kept
 
-    def distribution(self, observation: ArrayLike) -> dict[str, np.ndarray]:
+    def distribution(self, observation: Observation) -> dict[str, np.ndarray]:
         """The parameters of the action distribution: `mean` and `std`, or `probabilities`, or the `action` itself.
 
         For a squashed Gaussian they are those before the tanh, in units of its bound.
@@ -161,7 +171,7 @@ class Policy:
             named = {"action": found.action}
         return {name: np.asarray(value)[0] if single else np.asarray(value) for name, value in named.items()}
 
-    def value(self, observation: ArrayLike, step: ArrayLike = 0) -> np.ndarray:
+    def value(self, observation: Observation, step: ArrayLike = 0) -> np.ndarray:
         """The expected return over the rest of the episode, by training's value function, for each observation.
 
         `step` is the number of steps since the episode's start. It matters only if the horizon ends the sum. Returns
@@ -170,11 +180,11 @@ class Policy:
         """
         return self._valued(observation, step)[..., 0]
 
-    def cost_value(self, observation: ArrayLike, step: ArrayLike = 0) -> np.ndarray:
+    def cost_value(self, observation: Observation, step: ArrayLike = 0) -> np.ndarray:
         """The expected costs over the rest of the episode, [M] or [B, M], in the same way as `value`."""
         return self._valued(observation, step)[..., 1:]
 
-    def _valued(self, observation: ArrayLike, step: ArrayLike) -> np.ndarray:
+    def _valued(self, observation: Observation, step: ArrayLike) -> np.ndarray:
         if self._values is None:
             raise InvalidInput(
                 "this policy has no value functions: a run keeps those of its newest policy (newest=True), and only "
@@ -219,9 +229,9 @@ class Policy:
             own["choices"] = np.asarray(self.choices)
         return named | own | around
 
-    def _batch(self, observation: ArrayLike) -> tuple[np.ndarray, bool]:
+    def _batch(self, observation: Observation) -> tuple[np.ndarray, bool]:
         """The observations as a batch, and whether the argument was a single observation."""
-        given = np.asarray(observation, dtype=np.float32)
+        given = np.asarray(self._as_numbers(observation), dtype=np.float32)
         if self.image is not None and given.shape[-3:] == self.image and given.ndim in (3, 4):
             given = given.reshape(*given.shape[:-3], -1)
         if given.ndim not in (1, 2) or given.shape[-1] != self.observation_size:
@@ -230,6 +240,21 @@ class Policy:
                 f"this has shape {given.shape}."
             )
         return np.atleast_2d(given), given.ndim == 1
+
+    def _as_numbers(self, observation: Observation) -> ArrayLike:
+        """The observation as a vector, if it is as its environment gives it; vectors and batches are returned."""
+        if self._write is None:
+            return observation
+        if not isinstance(observation, dict | tuple):
+            shape = np.shape(observation)
+            if len(shape) in (1, 2) and shape[-1] == self.observation_size:
+                return observation
+        vector = np.empty(self.observation_size, np.float32)
+        try:
+            self._write(observation, vector)
+        except spaces.Mismatch as mismatch:
+            raise InvalidInput(f"{mismatch}; a batch needs {self.observation_size} numbers for each.") from None
+        return vector
 
 
 def _convolutions(network: networks.Network) -> dict[str, np.ndarray]:

@@ -1,6 +1,8 @@
 """Spaces as vectors: a brute-force twin that walks the space, and actions that mean what is written."""
 
+import functools
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -55,6 +57,38 @@ def test_a_flattened_observation_is_that_of_the_definition_and_of_gymnasium(spac
         write(sample, out)
         np.testing.assert_array_equal(out, np.array(walk(space, sample), np.float32))
         np.testing.assert_allclose(out, spaces.flatten(space, sample), rtol=1e-6)
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_an_observation_is_read_from_what_a_file_says_of_its_space_as_from_the_space(space):
+    size, write = ours.flattener(space)
+    again, from_file = ours.writer(json.loads(json.dumps(ours.layout(space))))
+    space.seed(1)
+    one, other = np.zeros(size, np.float32), np.ones(again, np.float32)
+    sample = space.sample()
+    write(sample, one)
+    from_file(sample, other)
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"numbers": 3},
+        {"numbers": [True]},
+        {"counts": [2], "start": [0, 1], "shape": []},
+        {"counts": [2]},
+        {"dict": [["a", {"numbers": []}], ["b"]]},
+        {"tuple": [[1]]},
+        {"numbers": [10**9]},
+        functools.reduce(lambda inner, _: {"tuple": [inner]}, range(50), {"numbers": []}),
+    ],
+    ids=str,
+)
+def test_what_is_no_layout_is_refused(layout):
+    with pytest.raises(InvalidInput, match="observations consist of"):
+        ours.writer(layout)
 
 
 def test_a_stack_of_frames_is_flattened_with_the_newest_last():

@@ -18,7 +18,7 @@ from apdo.report import runs
 
 gymnasium = pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
 
-from host_environments import Broken, Counting, Panel  # noqa: E402
+from host_environments import Broken, Counting, Mixed, Panel  # noqa: E402
 
 SMALL = {
     "primal": "reinforce",
@@ -94,6 +94,24 @@ def test_an_action_of_several_choices_is_learned(tmp_path):
         drawn = policy(np.zeros((2000, 1)))
         assert np.mean(drawn[:, 0] == 2) > 0.9
         assert 0.3 < np.mean(drawn[:, 1] == 6) <= 0.52
+
+
+def test_a_policy_takes_an_observation_as_its_environment_gives_it(tmp_path):
+    """The same action as for its numbers, from the result and from the folder alone."""
+    small = {name.replace(".", "__"): value for name, value in SMALL.items()} | {"epochs": 1}
+    result = apdo.train("pdo", Mixed, limits=5, max_episode_steps=10, out=tmp_path / "run", quiet=True, **small)
+    env = Mixed()
+    observation, _ = env.reset(seed=3)
+    numbers = gymnasium.spaces.flatten(env.observation_space, observation)
+    for policy in (result.policy, apdo.load(tmp_path / "run")):
+        wanted = policy(numbers, deterministic=True)
+        np.testing.assert_array_equal(policy(observation, deterministic=True), wanted)
+        np.testing.assert_array_equal(policy(np.stack([numbers, numbers]), deterministic=True), [wanted, wanted])
+        assert policy.distribution(observation)["mean"].shape == (1,)
+        with pytest.raises(InvalidInput, match="has no part 'place'"):
+            policy({"mode": 1, "other": 0})
+        with pytest.raises(InvalidInput, match=r"'mode'\] is 4, which is none of its choices"):
+            policy(observation | {"mode": 4})
 
 
 def test_a_run_from_the_command_line_goes_on_after_an_interruption_with_the_same_bits(tmp_path, stops_after_two):

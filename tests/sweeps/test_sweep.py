@@ -140,7 +140,7 @@ def test_a_dry_run_tells_everything_and_touches_nothing(capsys, tmp_path):
     words = ["sweep", "pdo,trpo", "two-state", "--grid", "limits=0.1,0.2", "--seeds", "3", "--samples", "1000"]
     status, out, _ = call(capsys, *words, "--out", str(tmp_path / "out"), "--dry-run")
     assert status == 0
-    assert "4 settings, 4 runs: 0 over, 4 to do." in out
+    assert "4 settings, 4 runs: 0 done, 4 to do." in out
     assert "trpo-two-state-limits=0.2  seeds 0 to 2" in out
     assert "nothing was run" in out
     assert not (tmp_path / "out").exists()

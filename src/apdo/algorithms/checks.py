@@ -66,8 +66,8 @@ def try_out(
     state = _shapes(name, "init", lambda k: algorithm.init(config, problem, k), key)
     if problem.normalise and getattr(state, "statistics", None) is None:
         raise InvalidInput(
-            f"{own.short(name)} sees observations as they come, because its state has no statistics, but this run would "
-            "normalise them: add --normalise false (in Python: normalise=False)."
+            f"{own.short(name)} sees observations as they come, because its state has no statistics, but this run is "
+            "to normalise them: add --normalise false (in Python: normalise=False)."
         )
     memory = _shapes(name, "memory", lambda: algorithm.memory(config, problem))
     observation = jax.ShapeDtypeStruct((problem.observation_size,), jnp.float32)

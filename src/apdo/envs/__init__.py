@@ -3,6 +3,7 @@
 import importlib
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from apdo import options, own
@@ -74,6 +75,10 @@ def find(name: str) -> type[Any]:
     check_name(name)
     if own.is_known(name):
         found = own.load(name, "environment")
+        if isinstance(found, ModuleType) and (inside := _environments_in(found)):
+            short = own.short(name)
+            others = " or ".join(f"{short}:{one}" for one in inside)
+            raise InvalidInput(f"{short} is a file; say which environment in it is meant: {others}.")
         if all(hasattr(found, part) for part in ("reset", "step")) and not hasattr(found, "observe"):
             return _gymnasium_tasks().of_file(name)
         importlib.import_module("apdo.envs.checks").check(name, found)
@@ -82,6 +87,16 @@ def find(name: str) -> type[Any]:
         return _gymnasium_tasks().of_id(name)
     module, kind, _ = ENVIRONMENTS[name]
     return getattr(importlib.import_module(f"apdo.tasks.{module}"), kind)
+
+
+def _environments_in(module: ModuleType) -> list[str]:
+    """The names of a file's own classes that have the functions of an environment."""
+    own_classes = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
+    return [
+        thing.__name__
+        for thing in own_classes
+        if isinstance(thing, type) and all(hasattr(thing, part) for part in ("reset", "step"))
+    ]
 
 
 def of_object(environment: object, costs: object = None) -> tuple[str, type[Any], dict[str, Any]]:

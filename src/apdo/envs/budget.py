@@ -57,6 +57,11 @@ class Budgeted:
         return getattr(self.inner, name)
 
     @property
+    def observation_layout(self) -> None:
+        """None: with its budgets an observation is a vector."""
+        return
+
+    @property
     def observation_size(self) -> int:
         """The inner task's, plus one entry for each budget."""
         return self.inner.observation_size + len(self.limits)

@@ -50,6 +50,8 @@ class Probe:
     """The time of a step, in seconds."""
     image: tuple[int, int, int] | None = None
     """Height, width and channels if an observation is an image; else None."""
+    layout: spaces.Layout | None = None
+    """What an observation consists of; None if it is a vector or an image."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +92,11 @@ class GymnasiumTask(HostOptions):
     def image_shape(self) -> tuple[int, int, int] | None:
         """Height, width and channels if an observation is an image; else None."""
         return probe(self).image
+
+    @property
+    def observation_layout(self) -> spaces.Layout | None:
+        """What an observation consists of; None if it is a vector or an image."""
+        return probe(self).layout
 
     @property
     def action_size(self) -> int:
@@ -209,7 +216,8 @@ def _look(task: GymnasiumTask, name: str, env: host.Env) -> Probe:
         info_name=info_name,
         horizon=int(horizon),
         seconds=seconds,
-        image=spaces.image(env.observation_space),
+        image=(image := spaces.image(env.observation_space)),
+        layout=None if image or (told := spaces.layout(env.observation_space)) == {"numbers": [size]} else told,
     )
 
 
@@ -454,10 +462,18 @@ def remembered(name: str, problem: Mapping[str, Any], base: type[T]) -> type[T]:
         "horizon": sizes[2],
         "cost_names": tuple(str(called) for called in names),
         "discrete_actions": discrete,
+        "observation_layout": _layout_of(problem.get("observation_layout"), sizes[0] or 0),
         "action_choices": spaces.Choices.of_plain(problem["action_choices"]) if "action_choices" in problem else None,
         "action_meaning": (nothing,) * 4,
     }
     return subclass(base, members)
+
+
+def _layout_of(layout: Any, size: int) -> spaces.Layout | None:  # noqa: ANN401
+    """What observations consist of, in a run's description."""
+    if layout is not None and spaces.writer(layout)[0] != size:
+        raise InvalidInput("what the run says of its observations does not fit their size.")
+    return layout
 
 
 def _image_of(shape: object, size: int) -> tuple[int, int, int] | None:

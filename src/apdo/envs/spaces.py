@@ -27,6 +27,8 @@ MOST_COMBINATIONS = 4096
 
 Observed: TypeAlias = Any
 """An observation as an environment returns it."""
+Layout: TypeAlias = dict[str, Any]
+"""What an observation consists of, in plain values: numbers of a shape, choices, or named or numbered parts."""
 Write: TypeAlias = Callable[[Observed, np.ndarray], None]
 """Writes an observation into a vector: (observation, the vector to fill). Raises `Mismatch`."""
 
@@ -37,7 +39,7 @@ class Mismatch(ValueError):
 
 def flattener(space: "Space[Any]") -> tuple[int, Write]:
     """The number of entries of an observation as a vector, and a function that writes them."""
-    size, write = _flattener(space, "")
+    size, write = writer(layout(space))
     if not 0 < size <= MOST_ENTRIES:
         raise InvalidInput(f"an observation must have 1 to {MOST_ENTRIES:,} numbers, and this space has {size:,}.")
     return size, write
@@ -57,27 +59,64 @@ def image(space: "Space[Any]") -> tuple[int, int, int] | None:
     return (height, width, channels) if min(height, width) >= LEAST_SIDE and channels <= MOST_CHANNELS else None
 
 
-def _flattener(space: "Space[Any]", name: str) -> tuple[int, Write]:
+def layout(space: "Space[Any]", name: str = "") -> Layout:
+    """What an observation of a space consists of, as plain values for `run.json`."""
     from gymnasium import spaces
 
-    if isinstance(space, spaces.Box):
-        return int(np.prod(space.shape)), _numbers(space.shape, name)
-    if isinstance(space, spaces.MultiBinary):
-        return int(np.prod(space.shape)), _numbers(space.shape, name)
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return {"numbers": [int(side) for side in space.shape]}
     if isinstance(space, spaces.Discrete):
-        return int(space.n), _choices(np.asarray([space.n]), np.asarray([space.start]), (), name)
+        return {"counts": [int(space.n)], "start": [int(space.start)], "shape": []}
     if isinstance(space, spaces.MultiDiscrete):
         start = getattr(space, "start", np.zeros_like(space.nvec))
-        return int(space.nvec.sum()), _choices(space.nvec.reshape(-1), start.reshape(-1), space.nvec.shape, name)
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts: list[tuple[Any, Any]] = list(
-            space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        )
-        return _together([(key, *_flattener(part, f"{name}[{key!r}]")) for key, part in parts], type(space), name)
+        counts, first = (np.asarray(part).reshape(-1).tolist() for part in (space.nvec, start))
+        return {"counts": counts, "start": first, "shape": list(space.nvec.shape)}
+    if isinstance(space, spaces.Dict):
+        return {"dict": [[key, layout(part, f"{name}[{key!r}]")] for key, part in space.spaces.items()]}
+    if isinstance(space, spaces.Tuple):
+        return {"tuple": [layout(part, f"{name}[{i}]") for i, part in enumerate(space.spaces)]}
     raise InvalidInput(
         f"observations{name} are a {type(space).__name__} space, which is not supported; "
         "allowed are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple: wrap the environment to give one."
     )
+
+
+def writer(plain: Layout) -> tuple[int, Write]:
+    """The number of entries of an observation as a vector, and a function that writes them, from its layout.
+
+    A layout may come from a file, so anything that is none raises InvalidInput.
+    """
+    try:
+        return _writer(plain, "", 0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput("the run does not say what its environment's observations consist of.") from error
+
+
+def _writer(plain: Layout, name: str, depth: int) -> tuple[int, Write]:
+    if depth > _DEEPEST:
+        raise ValueError(depth)
+    if "numbers" in plain:
+        shape = _whole(plain["numbers"])
+        return math.prod(shape), _numbers(shape, name)
+    if "counts" in plain:
+        counts, start, shape = (_whole(plain[key]) for key in ("counts", "start", "shape"))
+        if not len(counts) == len(start) == math.prod(shape):
+            raise ValueError(plain)
+        return sum(counts), _choices(np.asarray(counts), np.asarray(start), shape, name)
+    is_dict = "dict" in plain
+    parts = list(plain["dict"]) if is_dict else list(enumerate(plain["tuple"]))
+    found = [(key, *_writer(part, f"{name}[{key!r}]", depth + 1)) for key, part in parts]
+    return _together(found, "Dict" if is_dict else "Tuple", name)
+
+
+def _whole(values: object) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(value) is int and abs(value) <= MOST_ENTRIES for value in values):
+        raise ValueError(values)
+    return tuple(values)
+
+
+_DEEPEST = 16
+"""The most parts of parts of an observation."""
 
 
 def _numbers(shape: tuple[int, ...], name: str) -> Write:
@@ -110,14 +149,14 @@ def _choices(counts: np.ndarray, start: np.ndarray, shape: tuple[int, ...], name
     return write
 
 
-def _together(parts: list[tuple[Any, int, Write]], kind: type, name: str) -> tuple[int, Write]:
+def _together(parts: list[tuple[Any, int, Write]], kind: str, name: str) -> tuple[int, Write]:
     ends = np.cumsum([size for _, size, _ in parts]).tolist()
     places = [(key, slice(end - size, end), write) for (key, size, write), end in zip(parts, ends, strict=True)]
-    is_dict = kind.__name__ == "Dict"
+    is_dict = kind == "Dict"
 
     def write(observed: Observed, out: np.ndarray) -> None:
         if is_dict != isinstance(observed, dict) or (not is_dict and not isinstance(observed, tuple | list)):
-            raise Mismatch(f"the observation{name} is a {type(observed).__name__} instead of a {kind.__name__}")
+            raise Mismatch(f"the observation{name} is a {type(observed).__name__} instead of a {kind}")
         if len(observed) != len(places):
             raise Mismatch(f"the observation{name} has {len(observed)} parts instead of {len(places)}")
         for key, place, part in places:

@@ -110,6 +110,7 @@ def _policies(
 ) -> list[Policy]:
     problem, choices = training.problem, getattr(training.environment, "action_choices", None)
     table = None if choices is None else choices.table()
+    layout = getattr(training.environment, "observation_layout", None)
     return [
         Policy(
             jax.tree.map(lambda leaf, i=i: leaf[i], networks),
@@ -118,6 +119,7 @@ def _policies(
             discrete=problem.discrete_actions,
             choices=table,
             image=problem.image,
+            layout=layout,
             about=words,
             values=None if values is None else jax.tree.map(lambda leaf, i=i: leaf[i], values),
         )

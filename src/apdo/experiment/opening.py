@@ -151,6 +151,7 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
     """The content of `run.json`."""
     problem, device = training.problem, jax.devices()[0]
     choices = getattr(training.environment, "action_choices", None)
+    layout = getattr(training.environment, "observation_layout", None)
     return {
         "algorithm": experiment.algorithm,
         **({"stands_for": alias} if (alias := algorithms.stands_for(experiment.algorithm)) else {}),
@@ -166,6 +167,7 @@ def describe(experiment: Experiment, training: loop.Training, seeds: list[int]) 
             "action_size": problem.action_size,
             "discrete_actions": problem.discrete_actions,
             **({} if problem.image is None else {"image": list(problem.image)}),
+            **({"observation_layout": layout} if layout is not None else {}),
             **({"action_choices": choices.plain()} if choices is not None else {}),
         },
         "batch": problem.batch,

@@ -168,7 +168,7 @@ def too_few_samples(history: History, about: About, i: int, since: int) -> str: 
             f"A tenth{of} would take batches of {enough:,}, too many for this run; each fourfold --batch halves it."
         )
     return (
-        f"a batch of {about.batch:,} samples knows what {about.names[i]} costs to ±{_short(2.0 * typical)} only, and "
+        f"a batch of {about.batch:,} samples knows {about.names[i]} to ±{_short(2.0 * typical)} only, and "
         f"the limit is {about.limits[i]:g}: the rest is noise. {help_is}"
     )
 

@@ -133,7 +133,7 @@ def _run(entry: Entry) -> Run:
 
 
 def _number(value: object) -> float:
-    """An option's value as a number for an axis; NaN if it is not a number. On a command line it was written as text."""
+    """An option's value as a number for an axis, also if it was written as text; NaN if it is not a number."""
     one = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
     if isinstance(one, str):
         try:

@@ -160,7 +160,7 @@ def announce(
     """Say what will be done, and about how long it takes."""
     total = len(state.missing) + state.ended + len(state.failed)
     plural = "s" * (len(settings) != 1)
-    say(f"{len(settings)} setting{plural}, {total} runs: {state.ended} over, {len(state.missing)} to do.")
+    say(f"{len(settings)} setting{plural}, {total} runs: {state.ended} done, {len(state.missing)} to do.")
     for name, why in state.failed.items():
         say(f"  failed before, and left so without --retry: {name}: {why}")
     for block in state.missing[:_LISTED]:
