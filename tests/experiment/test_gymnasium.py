@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -98,7 +99,7 @@ def test_an_action_of_several_choices_is_learned(tmp_path):
 
 def test_a_policy_takes_an_observation_as_its_environment_gives_it(tmp_path):
     """The same action as for its numbers, from the result and from the folder alone."""
-    small = {name.replace(".", "__"): value for name, value in SMALL.items()} | {"epochs": 1}
+    small: dict[str, Any] = {name.replace(".", "__"): value for name, value in SMALL.items()} | {"epochs": 1}
     result = apdo.train("pdo", Mixed, limits=5, max_episode_steps=10, out=tmp_path / "run", quiet=True, **small)
     env = Mixed()
     observation, _ = env.reset(seed=3)

@@ -76,8 +76,9 @@ def test_the_logged_cost_of_episodes_that_terminate_early_is_their_total():
     whole = {"terminated": log["terminated"] | log["truncated"], "truncated": np.zeros_like(log["truncated"])}
     total = log["cost"].sum() / 40
     for horizon, terminates in ((40, False), (10, True)):
-        of = {"horizon": horizon, "horizon_terminates": terminates, "discount": 0.99, "cost_discount": 1.0}
-        found = asked(Dataset.of(**(log | whole | of | {"limits": [3.0]})), TINY)
+        of: dict[str, Any] = {"horizon": horizon, "horizon_terminates": terminates, "limits": [3.0]}
+        of |= {"discount": 0.99, "cost_discount": 1.0}
+        found = asked(Dataset.of(**(log | whole | of)), TINY)
         assert found.diagnostics.logged[1] == pytest.approx(total, rel=1e-3)
 
 

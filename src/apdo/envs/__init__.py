@@ -75,7 +75,7 @@ def find(name: str) -> type[Any]:
     check_name(name)
     if own.is_known(name):
         found = own.load(name, "environment")
-        if isinstance(found, ModuleType) and (inside := _environments_in(found)):
+        if inside := _environments_in(found):
             short = own.short(name)
             others = " or ".join(f"{short}:{one}" for one in inside)
             raise InvalidInput(f"{short} is a file; say which environment in it is meant: {others}.")
@@ -89,8 +89,10 @@ def find(name: str) -> type[Any]:
     return getattr(importlib.import_module(f"apdo.tasks.{module}"), kind)
 
 
-def _environments_in(module: ModuleType) -> list[str]:
-    """The names of a file's own classes that have the functions of an environment."""
+def _environments_in(module: object) -> list[str]:
+    """The names of a file's own classes that have the functions of an environment; none if it is no file."""
+    if not isinstance(module, ModuleType):
+        return []
     own_classes = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
     return [
         thing.__name__
