@@ -236,7 +236,12 @@ def test_no_driver_earns_more_on_a_circle_than_its_top_speed_allows():
     speeds, spins = jnp.linalg.norm(states[..., 3:5], axis=-1), jnp.abs(states[..., 5])
     assert 1.5 < speeds.max() <= 1.5 + 0.019 * 3.04
     assert 3.0 < spins.max() <= 3.04 + 1e-4
-    assert 0.1 * steps * (1.5 + 0.019 * 3.04) < 78.0
+    most = 0.1 * (1.5 + 0.019 * 3.04)
+    assert steps * most < 78.0
+    # The best place and direction for a speed: on the circle, around it.
+    quick = jnp.asarray([sp.CIRCLE_RADIUS, 0.0, math.pi / 2, 0.0, 1.5, 0.0])
+    paid = sp.PointCircle1().step(robot_of(quick), jnp.asarray([1.0, 0.0]), KEY).reward
+    assert 0.149 < paid <= most
 
 
 def same(ours, theirs):
