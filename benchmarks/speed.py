@@ -1,6 +1,8 @@
 """Speed of the paper's setting, one JSON line per figure.
 
-`make bench`, or `python -m benchmarks.speed --seeds 8` on a GPU.
+`make bench`, or `python -m benchmarks.speed --seeds 8` on a GPU. Any other task of this library, with PDO's defaults:
+
+    python -m benchmarks.speed --task point-goal-1 --batch 20000 --seeds 8
 
 Every figure is the best and the median of several repetitions after compilation, because noise on a shared machine can
 only add time.
@@ -65,8 +67,35 @@ def epoch_speed(training: loop.Training, seeds: int, repetitions: int) -> loop.S
         seconds.append(time.perf_counter() - began)
     samples = seeds * training.problem.batch
     best, median = min(seconds[2:]), statistics.median(seconds[2:])
-    report("PDO end to end", samples / median, "steps/s", best=round(samples / best), seeds=seeds, epoch_seconds=median)
+    facts = {"seeds": seeds, "batch": training.problem.batch, "epoch_seconds": median}
+    report("PDO end to end", samples / median, "steps/s", best=round(samples / best), **facts)
     return state
+
+
+def task_speed(task: str, batch: int, seeds: int, repetitions: int) -> None:
+    """PDO with its defaults end to end on a task, and how much of that is sampling."""
+    training = opening.training_of(settings.make_experiment("pdo", task, {"batch": batch} if batch else {}))
+    state = epoch_speed(training, seeds, repetitions)
+    seconds, _ = timed(_sampling(training), state.algorithm, state.key, repetitions=repetitions)
+    report_part("sampling", seconds, seeds)
+
+
+def _sampling(training: loop.Training):
+    """A compiled function (states, keys) ↦ the batches of all seeds."""
+
+    def collect(algorithm, key):
+        act = partial(training.algorithm.act, training.config, algorithm)
+        memory = training.algorithm.memory(training.config, training.problem)
+        axis = "seeds" if training.side_by_side else None
+        shape = {"steps": training.steps, "environments": training.environments}
+        return rollout.collect(cast(Environment, training.environment), act, memory, key, **shape, seeds_axis=axis)
+
+    return jax.jit(lambda *arguments: loop.over_seeds(training, collect, arguments))
+
+
+def report_part(name: str, seconds: list[float], seeds: int) -> None:
+    """The time of a part of an epoch, for all seeds."""
+    report(f"part of an epoch: {name}", 1e3 * statistics.median(seconds), "ms", best=1e3 * min(seconds), seeds=seeds)
 
 
 def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) -> None:
@@ -75,13 +104,6 @@ def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) ->
 
     def each(function):
         return jax.jit(lambda *arguments: loop.over_seeds(training, function, arguments))
-
-    def collect(algorithm, key):
-        act = partial(pdo.act, config, algorithm)
-        axis = "seeds" if training.side_by_side else None
-        shape = {"steps": training.steps, "environments": training.environments}
-        environment = cast(Environment, training.environment)
-        return rollout.collect(environment, act, (), key, **shape, seeds_axis=axis)
 
     def estimate(algorithm, batch):
         return on_policy.estimate(problem, algorithm.critic, batch, config.trace, config.cost_trace)
@@ -94,14 +116,13 @@ def epoch_parts(training: loop.Training, state: loop.State, repetitions: int) ->
         return primal_steps.improve(config.primal, algorithm.policy, (), samples, key)
 
     algorithm, key = state.algorithm, state.key
-    seconds, batch = timed(each(collect), algorithm, key, repetitions=repetitions)
+    seconds, batch = timed(_sampling(training), algorithm, key, repetitions=repetitions)
     parts = {"sampling": seconds}
     parts["advantages"], estimates = timed(each(estimate), algorithm, batch, repetitions=repetitions)
     parts["value fit"], _ = timed(each(fit), algorithm, batch, estimates, key, repetitions=repetitions)
     parts["TRPO step"], _ = timed(each(improve), algorithm, batch, estimates, key, repetitions=repetitions)
     for name, seconds in parts.items():
-        median = statistics.median(seconds)
-        report(f"part of an epoch: {name}", 1e3 * median, "ms", best=1e3 * min(seconds), seeds=key.shape[0])
+        report_part(name, seconds, key.shape[0])
 
 
 def off_policy_speed(training: loop.Training, learners: int, repetitions: int, iterations: int) -> None:
@@ -165,7 +186,12 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--no-start-up", action="store_true")
+    parser.add_argument("--task", help="another task of this library, instead of the paper's setting")
+    parser.add_argument("--batch", type=int, default=0, help="with --task: the batch; 0 is the default")
     given = parser.parse_args()
+    if given.task:
+        task_speed(given.task, given.batch, given.seeds, given.repetitions)
+        return
     training = opening.training_of(settings.make_experiment("pdo", "point-gather", preset="paper"))
     state = epoch_speed(training, given.seeds, given.repetitions)
     epoch_parts(training, state, given.repetitions)
