@@ -79,7 +79,7 @@ TASKS = {
     "ant-velocity": Task(seeds=(0, 1, 2)),
     "hopper-velocity": Task(),
     "walker2d-velocity": Task(),
-    "humanoid-velocity": Task(samples=3_000_000, seeds=(0, 1, 2)),
+    "humanoid-velocity": Task(seeds=(0, 1, 2)),
     "swimmer-velocity": Task(),
     "point-gather": Task(limit=0.2, cost_discount=0.995),
 }
