@@ -95,17 +95,22 @@ class Data:
     """The optimal multipliers λ*."""
 
 
-def collected(problem: str, batches: int, seeds: int) -> Data:
-    """Collect so many batches of so many PDO runs."""
+def experiment_of(problem: str, batches: int, seeds: int) -> Any:
+    """PDO runs that keep so many batches: APDO is PDO with a buffer before its adjustment."""
     from apdo.experiment import settings
 
-    # Before its adjustment, APDO is PDO with a buffer.
-    own = {"k_adj": batches - 1, "seeds": seeds, "check": False}
+    # With the multiplier alone, because a jump of the policy needs an off-policy actor of the policy's shape.
+    own = {"k_adj": batches - 1, "seeds": seeds, "check": False, "adjust": "dual"}
     if problem == POINT_GATHER:
-        experiment, optimum = settings.make_experiment("apdo", problem, own, "paper"), (OPTIMUM,)
-    else:
-        own |= {"batch": FINITE_BATCH}
-        experiment = ground_truth.specified("apdo", problem, ground_truth.PRIMAL_DUAL | own)
+        return settings.make_experiment("apdo", problem, own, "paper")
+    return ground_truth.specified("apdo", problem, ground_truth.PRIMAL_DUAL | own | {"batch": FINITE_BATCH})
+
+
+def collected(problem: str, batches: int, seeds: int) -> Data:
+    """Collect so many batches of so many PDO runs."""
+    experiment = experiment_of(problem, batches, seeds)
+    optimum = (OPTIMUM,)
+    if problem != POINT_GATHER:
         optimum = tuple(ground_truth.solved(experiment.environment_config)[1].multipliers.tolist())
     buffers, training = ground_truth.logged(experiment, batches)
     return Data(buffers, training, experiment.environment_config, optimum)

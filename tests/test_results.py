@@ -1,6 +1,7 @@
 """Files of results say where they come from; those that were written before this was asked of them are listed."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,64 @@ def test_a_result_without_an_entry_is_refused_and_one_whose_seeds_say_it_is_not(
 def test_a_commit_with_changes_in_its_tree_and_a_list_without_a_name_are_refused():
     assert provenance.missing({"commit": "a" * 40 + "-dirty"})[0] == "commit"
     assert provenance.missing([{"commit": "a" * 40}]) == list(provenance.ENTRIES)
+
+
+def test_the_facts_of_a_page_are_its_provenance():
+    facts = {"command": "c", "made": "2026-01-01", "device": "d", "commit": "a" * 40, "python": "3", "jax": "1"}
+    assert provenance.missing({"facts": facts}) == []
+    assert provenance.missing({"facts": facts | {"commit": f"{'a' * 40}, {'b' * 40}"}}) == ["commit"]
+    assert provenance.missing({"facts": {name: facts[name] for name in ("command", "commit")}}) == [
+        "device",
+        "versions",
+        "date",
+    ]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A small repository with code, results and a commit; its root and the commit."""
+    root = tmp_path / "checkout"
+    for name in ("src/code.py", "benchmarks/measure.py", "results/found.json", "pyproject.toml"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{name}\n")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message", "one"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+    return root, head.stdout.strip()
+
+
+def asked(root):
+    """The commit, asked for anew."""
+    return provenance.commit.__wrapped__(root)
+
+
+def test_results_that_are_written_leave_the_commit_as_it_is_and_other_changes_do_not(checkout):
+    root, head = checkout
+    (root / "results/found.json").write_text("new\n")
+    assert asked(root) == head
+    (root / "pyproject.toml").write_text("new\n")
+    assert asked(root) == head + "-dirty"
+
+
+def test_a_copy_without_git_has_the_commit_of_its_note_as_long_as_its_code_is_the_same(checkout, tmp_path):
+    root, head = checkout
+    assert provenance.write_note(root) == head
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".git"))
+    (copy / "results/found.json").write_text("new\n")
+    assert asked(copy) == head
+    (copy / "benchmarks/measure.py").write_text("new\n")
+    assert asked(copy) == head + "-dirty"
+    (copy / provenance.NOTE).unlink()
+    assert asked(copy) == ""
+
+
+def test_no_note_is_written_for_a_tree_with_changes(checkout):
+    root, _ = checkout
+    (root / "src/code.py").write_text("new\n")
+    with pytest.raises(SystemExit, match="without changes"):
+        provenance.write_note(root)
 
 
 def test_what_a_result_says_itself_is_kept():

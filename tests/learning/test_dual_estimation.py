@@ -1,13 +1,16 @@
 """The default estimate of λ* against the exact one on finite problems, and the benchmark that measures it at length."""
 
 import dataclasses
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from benchmarks import dual_estimation, ground_truth
 
 import apdo
 from apdo.datasets import Dataset
+from apdo.experiment import opening
 from apdo.tasks.tabular import TwoState
 from logged_data import two_state_log
 
@@ -31,6 +34,15 @@ def test_on_the_grid_the_estimate_comes_near_the_exact_price(name):
     row = dataclasses.replace(dual_estimation.DEFAULT[f"{name} gridworld"], seeds=1)
     data = dual_estimation.collected("gridworld", row.k_adj + 1, row.seeds)
     assert dual_estimation.ratios(dual_estimation.measure(row, data)) == pytest.approx(1.0, abs=BAR)
+
+
+@pytest.mark.parametrize("problem", dual_estimation.PROBLEMS)
+def test_a_run_that_collects_data_may_have_other_networks_than_the_learners_and_keeps_all_batches(problem):
+    experiment = dual_estimation.experiment_of(problem, batches=6, seeds=2)
+    training = opening.training_of(experiment)
+    begin = partial(training.algorithm.init, training.config, training.problem)
+    state = jax.eval_shape(begin, jax.random.key(0))
+    assert state.buffer.capacity >= 6 * training.problem.batch
 
 
 def test_of_two_constraints_the_one_further_off_is_shown():
