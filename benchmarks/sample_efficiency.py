@@ -78,7 +78,6 @@ PAPER = dict(presets.PRESETS["paper"].options("pdo"))
 ARMS = {
     "fast": Arm("APDO, preset fast", changes={"epochs": 110}, seeds=16),
     "fast-auto": Arm("fast, K_adj auto, not 4", changes={"k_adj": "auto", "epochs": 110}, seeds=16),
-    "fast-again": Arm("fast, adjusted again every 10 epochs", changes={"epochs": 110, "again_every": 10}),
     "fast-dual": Arm("fast, multiplier only (adjust = dual)", changes={"adjust": "dual", "epochs": 110}),
     "dual": Arm(
         "APDO as in the paper: multiplier only",
@@ -110,7 +109,7 @@ ELSEWHERE = {
 }
 """Arms without the jump, on two problems with a known optimum."""
 EVERYTHING = ARMS | ELSEWHERE | K_ADJ
-DRAWN = ("fast", "fast-again", "fast-dual", "pdo-10k", "pdo-ppo", "cpo-10k", "cpo-50k", "dual")
+DRAWN = ("fast", "fast-dual", "pdo-10k", "pdo-ppo", "cpo-10k", "cpo-50k", "dual")
 """The arms in the picture, which has no room for all."""
 
 
