@@ -70,7 +70,7 @@ def step(
     """One epoch: update of ν by C(π_k), improvement, projection."""
     improve_key, project_key, critic_key = random.split(key, 3)
     quantities = epoch.begin(config, problem, state, batch)
-    state = epoch.ascend(config, state, quantities)
+    state = epoch.ascend(config, problem, state, quantities)
     here = quantities.signals(problem)
     samples = here.surrogate.samples
     half, optimiser = ppo_steps.improve(config.primal, here.surrogate, quantities.policy, state.optimiser, improve_key)

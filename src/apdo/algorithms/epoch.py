@@ -207,12 +207,14 @@ def init_priced(config: PricedConfig, problem: Problem, key: PRNGKeyArray) -> Pr
     return PricedState(**vars(start(config, problem, key, config.primal)), multiplier=multiplier, units=units)
 
 
-def ascend(config: PricedConfig, state: PricedState, quantities: Quantities) -> PricedState:
+def ascend(config: PricedConfig, problem: Problem, state: PricedState, quantities: Quantities) -> PricedState:
     """The state after the rule's update of ν by C(π_k), with gains that are pure numbers (`core.relative_units`)."""
     cost = quantities.measured["cost"]
     spread = quantities.measured["cost_deviation"], quantities.measured["cost_error"]
     units = state.units.observe(quantities.estimates.advantage, cost, spread)
-    multiplier = steering.relative(config.rule, state.multiplier, cost, quantities.limit, config.dual_step, units)
+    multiplier = steering.relative(
+        config.rule, state.multiplier, cost, quantities.limit, config.dual_step, units, problem.limit
+    )
     return dataclasses.replace(state, multiplier=multiplier, units=units)
 
 

@@ -69,7 +69,7 @@ def step(
     """One epoch: update of ν by C(π_k), then gradient steps of the policy towards π*."""
     primal_key, critic_key = random.split(key)
     quantities = epoch.begin(config, problem, state, batch)
-    state = epoch.ascend(config, state, quantities)
+    state = epoch.ascend(config, problem, state, quantities)
     weight = jnp.concatenate([jnp.ones(1), -state.multiplier.value])
     samples = quantities.samples(problem, standardise(quantities.estimates.advantage @ weight))
     surrogate = Surrogate.at(quantities.policy, samples)

@@ -121,7 +121,8 @@ def step(
     turned, limit = dial.enforce(config, state.dial, cost, units.error, problem.limit)
     counted = units if config.units == "relative" else None
     length = primal_steps.step_length(config.primal, state.optimiser, state.units.batches)
-    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, length * config.dual_step, counted)
+    step = length * config.dual_step
+    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, step, counted, problem.limit)
     price = (multiplier if config.first == "multipliers" else state.multiplier).value
     price = price if careful is None else jnp.where(careful, multiplier.value, price)
     # The costs' advantages are multiplied by -λ. A combined value function already includes λ.

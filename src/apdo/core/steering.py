@@ -14,15 +14,16 @@ def steer(
     limit: Float[Array, " M"],
     step: float | Float[Array, ""],
     units: relative_units.Relative | None,
+    given: Float[Array, " M"],
 ) -> dual.Multiplier:
     """λ after a batch with this cost. Gains are relative to `units`, or without them in the problem's own units.
 
-    With a step of 0 λ does not change, whatever terms the rule adds.
+    `limit` is enforced, and `given` is the problem's. With a step of 0 λ does not change, whatever terms the rule adds.
     """
     if units is None:
         moved = dual.update(rule, multiplier, cost - limit, step)
     else:
-        moved = relative(rule, multiplier, cost, limit, step, units)
+        moved = relative(rule, multiplier, cost, limit, step, units, given)
     # The step may be an argument of the compiled program, and 0 for some of the runs that share the program.
     held = step == 0.0
     return jax.tree.map(lambda old, new: jnp.where(held, old, new), multiplier, moved)
@@ -35,7 +36,8 @@ def relative(
     limit: Float[Array, " M"],
     step: float | Float[Array, ""],
     units: relative_units.Relative,
+    given: Float[Array, " M"],
 ) -> dual.Multiplier:
     """λ after a batch with this cost, with gains that are pure numbers."""
     unit = units.unit(multiplier.integral)
-    return dual.update(rule, multiplier, units.excess(cost, limit), step, unit, units.price())
+    return dual.update(rule, multiplier, units.excess(cost, limit, given), step, unit, units.price())
