@@ -2,18 +2,21 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks import ground_truth
+from jax import random
 
 import apdo as library
 from apdo import loop
 from apdo.algorithms import sac_lag
-from apdo.core import dual
+from apdo.core import dual, replay
 from apdo.experiment import settings
-from apdo.off_policy import sac_online
+from apdo.off_policy import sac_iteration, sac_online
+from apdo.off_policy.units import view
 from apdo.tasks.tabular import TwoState
 from problems import Reach, advance_of, run, training_of
 
@@ -68,6 +71,41 @@ def test_the_multiplier_moves_by_shares_of_itself_above_its_natural_size_and_by_
         np.testing.assert_allclose(after.value, [moved], rtol=1e-6)
         held = sac_online.steer(config.rule, before, jnp.asarray([0.5]), config.dual_step, jnp.asarray(False))
         np.testing.assert_array_equal(held.value, before.value)
+
+
+def test_where_batches_measure_a_cost_badly_its_multiplier_and_the_actor_go_more_slowly():
+    """The same state and data, with half the certainty: half the integral's step, a quarter of the actor's."""
+    training = training_of(sac_lag, CONFIG, Reach(costs=2), limits=(0.5, 0.01))
+    state, _ = run(training, [0], 3)
+    held = jax.tree.map(lambda leaf: leaf[0], state.algorithm)
+    learner = eqx.tree_at(lambda s: s.multiplier.integral, held.learner, jnp.asarray([0.2, 0.2]))
+
+    def after(certainty):
+        draws = sac_iteration.draw(
+            LEARNER, training.problem, held.buffer, replay.episode_starts(held.buffer), random.key(0), None, units
+        )
+        first = jax.tree.map(lambda leaf: leaf[0], draws)
+        return sac_iteration.iterate(
+            LEARNER, problem, learner, first, units, certainty=jnp.full(2, certainty), unseen=jnp.full(2, 100.0)
+        )[0]
+
+    problem, units = view(LEARNER, training.problem, held.buffer)
+    full, half = after(1.0), after(0.5)
+    np.testing.assert_allclose(
+        half.multiplier.integral - 0.2, 0.5 * (full.multiplier.integral - 0.2), rtol=1e-3, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        half.multiplier.value - half.multiplier.integral,
+        0.25 * (full.multiplier.value - full.multiplier.integral),
+        rtol=1e-3,
+    )
+    for before, one, other in zip(
+        jax.tree.leaves(learner.learned.actor),
+        jax.tree.leaves(full.learned.actor),
+        jax.tree.leaves(half.learned.actor),
+        strict=True,
+    ):
+        np.testing.assert_allclose(other - before, 0.25 * (one - before), rtol=0.05, atol=2e-7)
 
 
 def test_on_a_gymnasium_environment_it_trains_keeps_its_best_policy_and_exports_it(tmp_path):

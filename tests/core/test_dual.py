@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -120,6 +121,14 @@ def test_pid_equals_its_formula_and_forgets_the_passing_terms(far):
         expected = max(0.0, integral + kp * (excess + far * excess * abs(excess)) + kd * max(cost - before, 0.0))
         assert found == pytest.approx(expected, rel=1e-5)
         before = cost
+
+
+def test_an_uncertain_excess_moves_the_integral_whole_and_the_proportional_term_by_its_certain_share():
+    rule = dual.Pid(proportional=2.0, far=0.0)
+    before = dual.start(rule, jnp.asarray([1.0, 1.0, 1.0]))
+    found = dual.update(rule, before, jnp.full(3, 0.4), 0.1, certain=jnp.asarray([1.0, 0.25, 0.0]))
+    np.testing.assert_allclose(found.integral, 1.04, rtol=1e-6)
+    np.testing.assert_allclose(found.value, [1.84, 1.24, 1.04], rtol=1e-6)
 
 
 def test_in_parts_of_the_integral_the_proportional_term_scales_a_price_and_begins_none():

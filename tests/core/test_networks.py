@@ -63,6 +63,23 @@ def test_a_stack_answers_as_its_networks_do_one_by_one(hidden, outputs):
         np.testing.assert_allclose(answers[k], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("way", [networks.one_by_one, networks.all_at_once])
+def test_each_network_of_a_stack_may_have_an_activation_of_its_own_and_so_have_parts_of_the_stack(way):
+    rng = np.random.default_rng(5)
+    kinds = ("normalised-relu", "relu", "tanh", "relu")
+    plain = random_network(rng, (3, 6, 5, 2), count=(4,))
+    mixed = networks.MLP(plain.weights, plain.biases, kinds)
+    x = jnp.asarray(2.0 * rng.normal(size=(7, 3)), dtype=jnp.float32)
+    found = np.asarray(jax.jit(way)(mixed, x))
+    for k, kind in enumerate(kinds):
+        alone = networks.MLP(plain.weights, plain.biases, kind)
+        expected = np.asarray(way(alone, x))[k]
+        np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(apply(mixed.single(k), x), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(way(mixed.part(0, 2), x), found[:2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(way(mixed.part(2), x), found[2:], rtol=1e-5, atol=1e-6)
+
+
 def test_a_stacks_networks_are_those_of_the_split_keys_and_all_different():
     keys = jax.random.split(jax.random.key(3), 3)
     stack = networks.stack(jax.random.key(3), 3, 4, ())

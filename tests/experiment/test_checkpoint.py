@@ -1,5 +1,6 @@
 """Checkpoints: what is written comes back; what a stranger wrote is refused before anything is made of it."""
 
+import dataclasses
 import errno
 import hashlib
 import io
@@ -44,7 +45,7 @@ def archive(path, members, compression=zipfile.ZIP_STORED, manifest=None, seal=T
     with zipfile.ZipFile(path, "w", compression) as file:
         for name, data in members:
             file.writestr(name, data)
-        text = json.dumps(manifest or {"format": 5, "epoch": 5, "leaves": {}}).encode()
+        text = json.dumps(manifest or {"format": 6, "epoch": 5, "leaves": {}}).encode()
         file.writestr("manifest.npy", npy(np.frombuffer(text, dtype=np.uint8)))
         file.comment = b"0" * 64 if seal else b""
     if seal:
@@ -148,7 +149,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, state):
 @pytest.mark.parametrize(
     ("manifest", "complaint"),
     [
-        ({"format": 6}, "has checkpoint format 6; this version reads 5"),
+        ({"format": 7}, "has checkpoint format 7; this version reads 6"),
         ({"format": None}, "has checkpoint format None"),
         ({"format": [2]}, "has checkpoint format"),
         ({"a": "deep"}, "has checkpoint format None"),
@@ -174,10 +175,36 @@ def test_format_4_is_read_without_the_array_that_it_has_besides(tmp_path, state)
     loaded = checkpoint.load(tmp_path / "c.npz", like(state))
     for (name, ours), (_, theirs) in zip(checkpoint.named(loaded), checkpoint.named(state), strict=True):
         np.testing.assert_array_equal(checkpoint.to_numpy(ours), checkpoint.to_numpy(theirs), err_msg=name)
-    for extra, form in ((more, 5), (members(state), 4)):
+    for extra, form in ((more, 5), (more, 6), (members(state), 4)):
         archive(tmp_path / "c.npz", extra, manifest={"format": form})
         with pytest.raises(InvalidInput, match="holds other arrays"):
             checkpoint.load(tmp_path / "c.npz", like(state))
+
+
+def test_format_5_is_read_with_zeros_for_the_array_that_it_lacks(tmp_path, state):
+    @dataclasses.dataclass
+    class Algorithm:
+        noise: jax.Array
+
+    jax.tree_util.register_dataclass(Algorithm, data_fields=["noise"], meta_fields=[])
+
+    @dataclasses.dataclass
+    class Whole:
+        algorithm: Algorithm
+        rest: dict
+
+    jax.tree_util.register_dataclass(Whole, data_fields=["algorithm", "rest"], meta_fields=[])
+    whole = Whole(Algorithm(jnp.asarray([3.0, 4.0])), state)
+    older = [(name, data) for name, data in members(whole) if name != ".algorithm.noise.npy"]
+    assert len(older) == len(members(whole)) - 1
+    archive(tmp_path / "c.npz", older, manifest={"format": 5})
+    loaded = checkpoint.load(tmp_path / "c.npz", like(whole))
+    np.testing.assert_array_equal(loaded.algorithm.noise, np.zeros(2, np.float32))
+    for (name, ours), (_, theirs) in zip(checkpoint.named(loaded.rest), checkpoint.named(state), strict=True):
+        np.testing.assert_array_equal(checkpoint.to_numpy(ours), checkpoint.to_numpy(theirs), err_msg=name)
+    archive(tmp_path / "c.npz", older, manifest={"format": 6})
+    with pytest.raises(InvalidInput, match="holds other arrays"):
+        checkpoint.load(tmp_path / "c.npz", like(whole))
 
 
 def test_a_checkpoint_cannot_lose_its_checksum(tmp_path, state):

@@ -141,6 +141,21 @@ def test_critics_come_to_the_exact_soft_values_of_a_fixed_policy():
     np.testing.assert_allclose(q[2:] * size[1], np.broadcast_to(costs, (3, 2, 2)), atol=0.03)
 
 
+def test_critics_of_the_reward_alone_are_normalised_if_those_of_costs_are_not():
+    """Observations a thousand times as large change nothing behind a layer that is normalised, others much."""
+    config = dataclasses.replace(
+        SMALL, critic_hidden=(64,), critic_activation="normalised-relu", cost_activation="relu"
+    )
+    judges = sac.start(config, PROBLEM, random.key(0)).learned.critics
+    observation = random.normal(random.key(1), (5, PROBLEM.observation_size))
+    action, step = jnp.zeros((5, PROBLEM.action_size)), jnp.zeros(5, dtype=jnp.int32)
+    near, far = (judges.q(scale * observation, action, step) for scale in (1.0, 1000.0))
+    np.testing.assert_allclose(far[:2], near[:2], rtol=0.02)
+    assert np.abs(far[2:] / near[2:]).min() > 100.0
+    np.testing.assert_array_equal(judges.first(2).q(observation, action, step), near[:2])
+    np.testing.assert_array_equal(judges.rest(2).q(observation, action, step), near[2:])
+
+
 @pytest.mark.parametrize("shape", [(5,), (5, 4)], ids=["vectors", "choices"])
 def test_caution_is_the_mean_and_so_many_deviations_of_each_costs_critics(shape):
     q = np.random.default_rng(0).normal(size=(2 + 2 * 3, *shape)).astype(np.float32)

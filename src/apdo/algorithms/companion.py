@@ -48,6 +48,7 @@ def options(epochs: int, batch: int, hidden: tuple[int, ...]) -> dict[str, objec
     learner = {
         "critic_hidden": (128, 128),
         "critic_activation": "relu",
+        "cost_activation": "relu",
         "actor_hidden": hidden,
         "critic_rate": 1e-3,
         "actor_rate": 1e-3,

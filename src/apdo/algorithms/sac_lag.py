@@ -73,6 +73,8 @@ class State(eqx.Module):
     """The largest |C| so far."""
     unseen: Float[Array, " M"]
     """b, by how much the critics underestimate the actor's costs."""
+    noise: Float[Array, " M"]
+    """The mean of `relative_units.noise` over the batches."""
     dial: dial.Dial | None
     statistics: Statistics | None
 
@@ -85,6 +87,7 @@ def init(config: Config, problem: Problem, key: PRNGKeyArray) -> State:
         buffer=empty_buffer(problem, config.replay_capacity),
         largest=jnp.zeros(problem.constraints),
         unseen=jnp.zeros(problem.constraints),
+        noise=jnp.zeros(problem.constraints),
         dial=dial.start(config, problem.constraints),
         statistics=on_policy.fresh_statistics(problem),
     )
@@ -131,8 +134,12 @@ def step(
     # Critics know nothing before their first iteration. A limit below the given one acts like an underestimated cost.
     known = config.correction * (learner.iteration > 0)
     unseen = state.unseen + known * (measured["cost"] - learner.path.latest_cost - state.unseen)
+    share = jnp.maximum(problem.batch / buffer.inserted, config.correction)
+    latest = relative_units.noise(measured["cost"], problem.limit, measured["cost_error"])
+    noise = state.noise + share * (latest - state.noise)
+    certainty = relative_units.certainty(noise)
     missed = problem.limit - limit + (unseen if config.multipliers == "corrected" else 0.0)
-    learner = sac_online.learn(settings, problem, learner, buffer, config.updates, warm, statistics, missed)
-    metrics |= measured | {"critic_cost": learner.path.latest_cost, "critic_error": unseen}
+    learner = sac_online.learn(settings, problem, learner, buffer, config.updates, warm, statistics, missed, certainty)
+    metrics |= measured | {"critic_cost": learner.path.latest_cost, "critic_error": unseen, "certainty": certainty}
     metrics |= dial.measure(turned, limit)
-    return State(learner, buffer, largest, unseen, turned, statistics), metrics
+    return State(learner, buffer, largest, unseen, noise, turned, statistics), metrics

@@ -97,11 +97,15 @@ def update(
     config: Config,
     multiplier: Multiplier,
     excess: Float[Array, " M"],
-    step: float | Float[Array, ""],
+    step: float | Float[Array, ""] | Float[Array, " M"],
     unit: float | Float[Array, " M"] = 1.0,
     natural: float | Float[Array, " M"] = 1.0,
+    certain: float | Float[Array, " M"] = 1.0,
 ) -> Multiplier:
-    """The multipliers after an update for π_k's excess. `unit` scales the steps, and `natural` the upper bound."""
+    """The multipliers after an update for π_k's excess. `unit` scales the steps, and `natural` the upper bound.
+
+    PID's proportional term responds only to the share `certain` of the excess.
+    """
     moments = multiplier.moments
     match config:
         case Ascent():
@@ -118,7 +122,7 @@ def update(
         # Before the first update there is no earlier excess, and no rise.
         rise = jnp.where(multiplier.updates > 0, jnp.maximum(excess - multiplier.excess, 0.0), 0.0)
         reach = config.reach or inf
-        felt = excess * (1.0 + config.far * jnp.abs(excess))
+        felt = certain * excess * (1.0 + config.far * jnp.abs(excess))
         proportional = jnp.clip(config.proportional * felt, -reach, reach)
         passing = integral if config.of_integral else unit
         value = jnp.clip(integral + passing * (proportional + config.derivative * rise), 0.0, ceiling)

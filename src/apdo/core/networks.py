@@ -5,6 +5,7 @@ H · W · C entries of a vector, row by row with the channels last, as bytes fro
 time, budgets) bypass the convolutions.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
@@ -35,11 +36,14 @@ class MLP(eqx.Module):
     `normalised-relu` is layer normalisation (Ba et al. 2016) without parameters, followed by ReLU. A layer's output
     then has the same size even for inputs that are far from the training data, so the network does not extrapolate to
     large values.
+
+    In a stack of networks each may have an activation of its own.
     """
 
     weights: tuple[Float[Array, "..."], ...]
     biases: tuple[Float[Array, "..."], ...]
-    activation: str = eqx.field(static=True, default="tanh")
+    activation: str | tuple[str, ...] = eqx.field(static=True, default="tanh")
+    """One for all, or one for each network of a stack."""
 
     def __call__(self, x: Float[Array, " I"]) -> Float[Array, " J"]:
         """The output for one input."""
@@ -49,13 +53,37 @@ class MLP(eqx.Module):
 
     def between(self, x: Float[Array, "*batch J"]) -> Float[Array, "*batch J"]:
         """The activation between two layers."""
-        match self.activation:
-            case "relu":
-                return jax.nn.relu(x)
-            case "normalised-relu":
-                return jax.nn.relu(jax.nn.standardize(x, axis=-1))
-            case _:
-                return jnp.tanh(x)
+        if isinstance(self.activation, str):
+            return _activated(self.activation, x)
+        found = _activated(self.activation[0], x)
+        for name in dict.fromkeys(self.activation[1:]):
+            own = jnp.asarray([each == name for each in self.activation])
+            found = jnp.where(own.reshape(-1, *[1] * (x.ndim - 1)), _activated(name, x), found)
+        return found
+
+    def part(self, start: int, stop: int | None = None) -> "MLP":
+        """Some networks of a stack."""
+        found = jax.tree.map(lambda leaf: leaf[start:stop], self)
+        if isinstance(self.activation, str):
+            return found
+        return dataclasses.replace(found, activation=self.activation[start:stop])
+
+    def single(self, k: int) -> "MLP":
+        """One network of a stack."""
+        found = jax.tree.map(lambda leaf: leaf[k], self)
+        if isinstance(self.activation, str):
+            return found
+        return dataclasses.replace(found, activation=self.activation[k])
+
+
+def _activated(name: str, x: Float[Array, "*batch J"]) -> Float[Array, "*batch J"]:
+    match name:
+        case "relu":
+            return jax.nn.relu(x)
+        case "normalised-relu":
+            return jax.nn.relu(jax.nn.standardize(x, axis=-1))
+        case _:
+            return jnp.tanh(x)
 
 
 def bounded(output: Float[Array, "*batch J"], bound: float) -> Float[Array, "*batch J"]:
@@ -69,7 +97,7 @@ def mlp(
     hidden: Sequence[int],
     outputs: int,
     output_scale: float = 1.0,
-    activation: str = "tanh",
+    activation: str | tuple[str, ...] = "tanh",
 ) -> MLP:
     """A network with Glorot-uniform weights, the last layer's scaled, and zero biases, as in the published code."""
     sizes = [inputs, *hidden, outputs]
@@ -226,7 +254,12 @@ def build_stack(
 
 
 def stack(
-    key: PRNGKeyArray, count: int, inputs: int, hidden: Sequence[int], outputs: int = 1, activation: str = "tanh"
+    key: PRNGKeyArray,
+    count: int,
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int = 1,
+    activation: str | tuple[str, ...] = "tanh",
 ) -> MLP:
     """`count` independent connected networks in one set of arrays, whose first axis is the network's index."""
     return jax.vmap(lambda k: mlp(k, inputs, hidden, outputs, activation=activation))(jax.random.split(key, count))
@@ -254,11 +287,11 @@ def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
     def one(network: MLP) -> Float[Array, "B J"]:
         hidden = x
         for weight, bias in zip(network.weights[:-1], network.biases[:-1], strict=True):
-            hidden = networks.between(hidden @ weight + bias[None])
+            hidden = network.between(hidden @ weight + bias[None])
         return _columns(hidden, network.weights[-1]) + network.biases[-1][None]
 
     count = networks.biases[0].shape[0]
-    return jnp.stack([one(jax.tree.map(lambda leaf, k=k: leaf[k], networks)) for k in range(count)])
+    return jnp.stack([one(networks.single(k)) for k in range(count)])
 
 
 def all_at_once(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:

@@ -24,11 +24,13 @@ from jaxtyping import PyTree
 from apdo import files
 from apdo.errors import InvalidInput
 
-FORMAT = 5
+FORMAT = 6
 _EARLIER = (1, 2, 3)
 """Formats without the best policy, or without the batch statistics that judge it. Neither can be added afterwards."""
-_DROPPED = {4: (".best.excess",)}
-"""Formats that can be read, and the arrays that they have besides, which are not used any more."""
+_DROPPED: dict[int, tuple[str, ...]] = {4: (".best.excess",), 5: ()}
+"""Earlier formats that can be read, and the arrays that they have besides, which are not used any more."""
+_ADDED = (".algorithm.noise",)
+"""Arrays that earlier formats do not have. They begin as zeros."""
 _MANIFEST = "manifest"
 _MOST_MANIFEST = 2**24
 _DIGEST = 64
@@ -100,12 +102,14 @@ def _read(path: Path, file: BinaryIO, like: PyTree) -> list[jax.Array]:
             raise InvalidInput(f"{path} has checkpoint format {form}; this version reads {FORMAT}.")
         if not sealed:
             raise InvalidInput(f"{path} is damaged: it has lost its checksum.")
-        if set(archive.namelist()) != {f"{name}.npy" for name in (_MANIFEST, *wanted, *_DROPPED.get(form, ()))}:
+        stored = {name: each for name, each in wanted.items() if form == FORMAT or name not in _ADDED}
+        if set(archive.namelist()) != {f"{name}.npy" for name in (_MANIFEST, *stored, *_DROPPED.get(form, ()))}:
             raise InvalidInput(f"{path} is not a whole checkpoint of this run: it holds other arrays.")
         # Check every header before reading any array.
-        for name, expected in wanted.items():
+        for name, expected in stored.items():
             _check_header(path, archive, name, expected)
-        arrays = {name: _array(archive, name, expected) for name, expected in wanted.items()}
+        arrays = {name: _array(archive, name, expected) for name, expected in stored.items()}
+        arrays |= {name: np.zeros(each.shape, each.dtype) for name, each in wanted.items() if name not in stored}
     return [_from_numpy(arrays[name], leaf) for name, leaf in named(like)]
 
 

@@ -1,9 +1,9 @@
 """Critics Q(s, a) of several signals as one stack of networks, which may see the time."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -33,11 +33,11 @@ class Critics(eqx.Module):
 
     def first(self, count: int) -> "Critics":
         """The first `count` critics."""
-        return jax.tree.map(lambda leaf: leaf[:count], self)
+        return dataclasses.replace(self, stack=self.stack.part(0, count))
 
     def rest(self, count: int) -> "Critics":
         """All critics but the first `count`."""
-        return jax.tree.map(lambda leaf: leaf[count:], self)
+        return dataclasses.replace(self, stack=self.stack.part(count))
 
     def _timed(self, s: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "B I"]:
         return s if self.horizon is None else jnp.concatenate([s, (step / self.horizon)[:, None]], axis=-1)
@@ -50,9 +50,10 @@ def init(
     hidden: Sequence[int],
     *,
     clock: bool,
-    activation: str = "tanh",
+    activation: str | tuple[str, ...] = "tanh",
 ) -> Critics:
-    """New critics. With a `clock` they see the time, if the rest of an episode depends on it."""
+    """New critics, with one activation or one for each. With a `clock` they see the time, if the rest of an episode
+    depends on it."""
     o, a = problem.observation_size, problem.action_size
     inputs, outputs = (o, a) if problem.discrete_actions else (o + a, 1)
     clock = clock and objective.sees_time(objective.stationary(problem))

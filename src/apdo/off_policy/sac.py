@@ -58,16 +58,19 @@ def learn(
     statistics: Statistics | None = None,
     unseen: Float[Array, " M"] | None = None,
     whole: bool = False,
+    certainty: Float[Array, " M"] | None = None,
 ) -> State:
     """`iterations` iterations on the buffer, without touching an environment.
 
     `unseen` is by how much the critics underestimate the actor's costs, in units of the limits; the multipliers respond
-    to the sum. `whole` promises whole blocks of iterations.
+    to the sum. The less `certainty` about the costs, from 0 to 1, the slower are multipliers and actor. `whole`
+    promises whole blocks of iterations.
     """
     problem, units = view(config, problem, buffer)
     state = sac_state.in_units(state, units.size)
     starts = replay.episode_starts(buffer) if config.dual_rate else None
     missed = 0.0 if unseen is None else unseen / units.total
+    certain = jnp.ones_like(problem.limit) if certainty is None else certainty
     follow = None if total is None else critics.settling(config.target_rate, problem, total)
 
     def drawn(key: PRNGKeyArray) -> Draws:
@@ -79,7 +82,7 @@ def learn(
     def one(state: State, draws: Draws, rate: float | Array) -> tuple[State, Float[Array, " M"]]:
         # Reduced precision of an accelerator's products is acceptable: gradients from minibatches are noisier.
         with jax.default_matmul_precision("high"):
-            return iterate(config, problem, state, draws, units, rate, follow, missed)
+            return iterate(config, problem, state, draws, units, rate, follow, missed, certain)
 
     skipped = paths.unaveraged(config.averaged, total)
     return paths.walk(state, iterations, units, skipped, drawn, rate, one, whole)

@@ -183,17 +183,22 @@ def iterate(
     rate: float | Float[Array, ""] = 1.0,
     follow: float | None = None,
     unseen: float | Float[Array, " M"] = 0.0,
+    certainty: float | Float[Array, " M"] = 1.0,
 ) -> tuple[State, Float[Array, " M"]]:
     """One iteration on a minibatch, and the actor's cost by the critics; rates are multiplied by `rate`.
 
-    The multipliers respond to the critics' cost plus `unseen`. All costs are in the learner's units. The actor's
-    gradient uses the updated critics. The updates of multipliers and temperature use the actor from before its step.
+    The multipliers respond to the critics' cost plus `unseen`, more slowly with less `certainty`, and so does the actor
+    if a cost has a price. All costs are in the learner's units. The actor's gradient uses the updated critics. The
+    updates of multipliers and temperature use the actor from before its step.
     """
     learned = state.learned
     temperature = jnp.exp(state.log_temperature)
     wanted = targets(config, problem, learned, state.target, temperature, draws, units.possible)
     judges, critic_optimiser = _fit_critics(config, state, draws.batch, wanted, rate)
-    actor, actor_optimiser, found = _improve_actor(config, problem, state, judges, draws, rate)
+    # A price is only as good as the costs that it stands for.
+    share = jnp.where(state.multiplier.value > 0.0, jnp.square(certainty), 1.0)
+    pace = rate * jnp.min(share, initial=1.0)
+    actor, actor_optimiser, found = _improve_actor(config, problem, state, judges, draws, pace)
     log_temperature, temperature_optimiser = descent.step(
         optax.adam(rate * config.temperature_rate),
         state.log_temperature,
@@ -206,8 +211,8 @@ def iterate(
         at_start = jnp.zeros_like(draws.batch.step)
         cost = judge(config, learned, judges, draws.starts, at_start, noise, problem.constraints).values[1:]
         excess = relative_units.excess(cost + unseen, units.limit, jnp.zeros_like(units.limit))
-        unit = jnp.maximum(multiplier.integral, 1.0)
-        multiplier = dual.update(config.rule, multiplier, excess, rate * config.dual_rate, unit)
+        step, unit = rate * config.dual_rate * certainty, jnp.maximum(multiplier.integral, 1.0)
+        multiplier = dual.update(config.rule, multiplier, excess, step, unit, certain=jnp.square(certainty))
     variance = _variance(learned, draws.batch.observation, found.action)
     after = dataclasses.replace(
         state,

@@ -25,6 +25,7 @@ ONLINE = Learner(
     actor_hidden=(256, 256),
     activation="relu",
     critic_activation="normalised-relu",
+    cost_activation="relu",
     critic_rate=1e-3,
     actor_rate=3e-4,
     target_rate=0.005,
@@ -60,11 +61,12 @@ def learn(
     warm: Bool[Array, ""],
     statistics: Statistics | None,
     unseen: Float[Array, " M"],
+    certainty: Float[Array, " M"],
 ) -> State:
     """The state after `updates` iterations per sample of a batch if `warm`, otherwise after none."""
     count = iterations_of(updates, problem.batch)
     iterations, whole = jnp.where(warm, count, 0), count % BLOCK == 0
-    return sac.learn(config, problem, state, buffer, iterations, None, statistics, unseen, whole)
+    return sac.learn(config, problem, state, buffer, iterations, None, statistics, unseen, whole, certainty)
 
 
 def measure(config: Learner, problem: Problem, state: State, buffer: replay.Replay) -> dict[str, Array]:

@@ -31,7 +31,13 @@ class Learner:
     activation: str = option("tanh", "activation of the actor's hidden layers", OURS, choices=one_of("relu", "tanh"))
     critic_activation: str = option(
         "tanh",
-        "activation of the critics' hidden layers; normalised-relu is layer normalisation, then ReLU",
+        "activation of the hidden layers of the reward's critics; normalised-relu is layer normalisation, then ReLU",
+        OURS,
+        choices=one_of("relu", "normalised-relu", "tanh"),
+    )
+    cost_activation: str = option(
+        "tanh",
+        "the same for the critics of costs",
         OURS,
         choices=one_of("relu", "normalised-relu", "tanh"),
     )
@@ -140,8 +146,14 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray, caution: Float[A
     """Random critics, target networks equal to them, and an actor that is nearly uniform."""
     critic_key, actor_key, run_key = random.split(key, 3)
     count = TWINS + config.costs * problem.constraints
+    activations = (config.critic_activation,) * TWINS + (config.cost_activation,) * (count - TWINS)
     judges = critics.init(
-        critic_key, problem, count, config.critic_hidden, clock=config.clock, activation=config.critic_activation
+        critic_key,
+        problem,
+        count,
+        config.critic_hidden,
+        clock=config.clock,
+        activation=activations if len(set(activations)) > 1 else config.critic_activation,
     )
     outputs = problem.action_size if problem.discrete_actions else 2 * problem.action_size
     actor = networks.mlp(
