@@ -50,6 +50,7 @@ METRICS = {
     "multiplier_mean": "λ^OFF: the mean of the multipliers over the iterations",
     "critic_cost": "what the cost critics say of the actor, at their latest iteration",
     "critic_error": "b: what the critics miss of the episodes' cost, smoothed over batches",
+    "certainty": "q: how well a batch measures the cost; 1 if its relative error is at most a sixth",
     "temperature": "α, the price of entropy, in the reward's unit",
     "improvement_kl": "KL(π_k ‖ π_{k+1/2}), what the step for the return did before the projection",
     "projection_kl": "KL(π_{k+1/2} ‖ π_{k+1}), how far the projection went",

@@ -57,7 +57,13 @@ POINTS = 100
 EPISODES = 100
 """The fresh episodes that the policy plays which a run returns."""
 METRICS = ("return", "cost", "multiplier")
-FORMERLY = {"margin_most": 0.2, "first": "policy", "off_policy.learner.cost_steps": 1}
+FORMERLY = {
+    "margin_most": 0.2,
+    "first": "policy",
+    "learner.cost_activation": "normalised-relu",
+    "off_policy.learner.cost_activation": "relu",
+    "off_policy.learner.cost_steps": 1,
+}
 """Options that did not exist in all runs, and the values that do what was done before."""
 
 

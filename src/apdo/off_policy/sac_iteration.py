@@ -187,17 +187,15 @@ def iterate(
 ) -> tuple[State, Float[Array, " M"]]:
     """One iteration on a minibatch, and the actor's cost by the critics; rates are multiplied by `rate`.
 
-    The multipliers respond to the critics' cost plus `unseen`, more slowly with less `certainty`, and so does the actor
-    if a cost has a price. All costs are in the learner's units. The actor's gradient uses the updated critics. The
-    updates of multipliers and temperature use the actor from before its step.
+    The multipliers respond to the critics' cost plus `unseen`, more slowly with less `certainty`, and so does the
+    actor. All costs are in the learner's units. The actor's gradient uses the updated critics. The updates of
+    multipliers and temperature use the actor from before its step.
     """
     learned = state.learned
     temperature = jnp.exp(state.log_temperature)
     wanted = targets(config, problem, learned, state.target, temperature, draws, units.possible)
     judges, critic_optimiser = _fit_critics(config, state, draws.batch, wanted, rate)
-    # A price is only as good as the costs that it stands for.
-    share = jnp.where(state.multiplier.value > 0.0, jnp.square(certainty), 1.0)
-    pace = rate * jnp.min(share, initial=1.0)
+    pace = rate * jnp.min(jnp.square(certainty), initial=1.0)
     actor, actor_optimiser, found = _improve_actor(config, problem, state, judges, draws, pace)
     log_temperature, temperature_optimiser = descent.step(
         optax.adam(rate * config.temperature_rate),
