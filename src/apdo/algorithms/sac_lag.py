@@ -74,7 +74,7 @@ class State(eqx.Module):
     unseen: Float[Array, " M"]
     """b, by how much the critics underestimate the actor's costs."""
     noise: Float[Array, " M"]
-    """The mean of `relative_units.noise` over the batches."""
+    """The mean of `relative_units.noise` over the batches that had a cost."""
     dial: dial.Dial | None
     statistics: Statistics | None
 
@@ -134,12 +134,24 @@ def step(
     # Critics know nothing before their first iteration. A limit below the given one acts like an underestimated cost.
     known = config.correction * (learner.iteration > 0)
     unseen = state.unseen + known * (measured["cost"] - learner.path.latest_cost - state.unseen)
-    share = jnp.maximum(problem.batch / buffer.inserted, config.correction)
-    latest = relative_units.noise(measured["cost"], problem.limit, measured["cost_error"])
-    noise = state.noise + share * (latest - state.noise)
+    noise = _remembered(state.noise, problem, measured, share=jnp.maximum(problem.batch / buffer.inserted, _SHARE))
     certainty = relative_units.certainty(noise)
     missed = problem.limit - limit + (unseen if config.multipliers == "corrected" else 0.0)
     learner = sac_online.learn(settings, problem, learner, buffer, config.updates, warm, statistics, missed, certainty)
     metrics |= measured | {"critic_cost": learner.path.latest_cost, "critic_error": unseen, "certainty": certainty}
     metrics |= dial.measure(turned, limit)
     return State(learner, buffer, largest, unseen, noise, turned, statistics), metrics
+
+
+_SHARE = 0.1
+"""The least weight of a new batch in the mean noise of its cost."""
+
+
+def _remembered(
+    before: Float[Array, " M"], problem: Problem, measured: dict[str, Array], share: Float[Array, ""]
+) -> Float[Array, " M"]:
+    """The mean noise after a batch. A batch without any cost says nothing of the noise."""
+    cost, error = measured["cost"], measured["cost_error"]
+    latest = relative_units.noise(cost, problem.limit, error)
+    mean = jnp.where(before > 0.0, before + share * (latest - before), latest)
+    return jnp.where((cost == 0.0) & (error == 0.0), before, mean)
