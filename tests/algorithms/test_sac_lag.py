@@ -115,7 +115,7 @@ def test_batches_without_any_cost_leave_the_noise_as_it_is_and_the_first_with_on
         measured = {"cost": jnp.asarray(cost), "cost_error": jnp.asarray(error)}
         return sac_lag._remembered(jnp.asarray(before), problem, measured, jnp.asarray(0.1))
 
-    np.testing.assert_array_equal(after([0.0, 0.3], [0.0, 0.0], [0.0, 0.0]), np.float32([0.0, 0.3]))
+    np.testing.assert_array_equal(after([0.0, 0.3], [0.0, 0.0], [0.0, 0.0]), np.asarray([0.0, 0.3], np.float32))
     np.testing.assert_allclose(after([0.0, 0.3], [1.0, 0.02], [0.5, 0.02]), [0.25, 0.3 + 0.1 * (1.0 - 0.3)], rtol=1e-6)
     np.testing.assert_allclose(after([0.2, 0.2], [1.0, 0.0], [0.0, 0.005]), [0.18, 0.18 + 0.1 * 0.25], rtol=1e-6)
 
