@@ -126,7 +126,7 @@ def test_no_algorithm_has_more_than_140_lines():
         assert len(lines) <= 140, f"algorithms/{module}.py has {len(lines)} lines"
 
 
-READING = {"cpo": (24, 2_700), "pdo": (30, 3_300), "focops": (28, 3_250), "sac_lag": (31, 3_800), "apdo": (53, 6_300)}
+READING = {"cpo": (24, 2_700), "pdo": (30, 3_300), "focops": (28, 3_250), "sac_lag": (31, 3_850), "apdo": (53, 6_300)}
 """The most files and lines of the package that one reads to understand an algorithm whole (docs/design.md)."""
 
 

@@ -108,18 +108,6 @@ def test_where_batches_measure_a_cost_badly_its_multiplier_and_the_actor_go_more
         np.testing.assert_allclose(other - before, 0.25 * (one - before), rtol=0.05, atol=2e-7)
 
 
-def test_batches_without_any_cost_leave_the_noise_as_it_is_and_the_first_with_one_counts_whole():
-    problem = training_of(sac_lag, CONFIG, Reach(costs=2), limits=(0.5, 0.01)).problem
-
-    def after(before, cost, error):
-        measured = {"cost": jnp.asarray(cost), "cost_error": jnp.asarray(error)}
-        return sac_lag._remembered(jnp.asarray(before), problem, measured, jnp.asarray(0.1))
-
-    np.testing.assert_array_equal(after([0.0, 0.3], [0.0, 0.0], [0.0, 0.0]), np.asarray([0.0, 0.3], np.float32))
-    np.testing.assert_allclose(after([0.0, 0.3], [1.0, 0.02], [0.5, 0.02]), [0.25, 0.3 + 0.1 * (1.0 - 0.3)], rtol=1e-6)
-    np.testing.assert_allclose(after([0.2, 0.2], [1.0, 0.0], [0.0, 0.005]), [0.18, 0.18 + 0.1 * 0.25], rtol=1e-6)
-
-
 def test_on_a_gymnasium_environment_it_trains_keeps_its_best_policy_and_exports_it(tmp_path):
     pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
     from host_environments import Line

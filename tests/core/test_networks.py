@@ -75,9 +75,9 @@ def test_each_network_of_a_stack_may_have_an_activation_of_its_own_and_so_have_p
         alone = networks.MLP(plain.weights, plain.biases, kind)
         expected = np.asarray(way(alone, x))[k]
         np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(apply(mixed.single(k), x), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(way(mixed.part(0, 2), x), found[:2], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(way(mixed.part(2), x), found[2:], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(apply(mixed.part(k), x), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(way(mixed.part(slice(2)), x), found[:2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(way(mixed.part(slice(2, None)), x), found[2:], rtol=1e-5, atol=1e-6)
 
 
 def test_a_stacks_networks_are_those_of_the_split_keys_and_all_different():

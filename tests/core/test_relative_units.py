@@ -58,19 +58,6 @@ def test_an_excess_within_a_batch_s_own_noise_is_a_small_one_even_at_a_limit_of_
     np.testing.assert_allclose(found, [0.1, 0.5, 1.0], rtol=1e-6)
 
 
-def test_a_cost_or_limit_of_six_standard_errors_is_measured_well_and_a_smaller_one_less_well_in_proportion():
-    cost, limit = vector([24.0, 48.0, 48.0, 1.0, 0.0]), vector([24.0, 24.0, 24.0, -24.0, 0.0])
-    noise = relative_units.noise(cost, limit, vector([4.0, 8.0, 16.0, 40.0, 0.0]))
-    np.testing.assert_allclose(relative_units.certainty(noise), [1.0, 1.0, 0.5, 0.1, 1.0], rtol=1e-6)
-
-
-def test_four_times_as_many_episodes_make_a_cost_twice_as_certain():
-    cost, limit = vector([30.0]), vector([25.0])
-    noise = [relative_units.noise(cost, limit, vector([60.0 / episodes**0.5])) for episodes in (1, 4)]
-    one, four = map(relative_units.certainty, noise)
-    np.testing.assert_allclose(four, 2.0 * one, rtol=1e-6)
-
-
 def test_of_a_cost_that_can_be_negative_two_deviations_are_a_full_excess_whatever_its_size():
     """Drifts around a limit of 0 would else count as ±1, however small."""
     units = observed(after_one([-0.1], 3.0), np.ones((2, 2, 2)), [0.6], 3.0)

@@ -212,9 +212,8 @@ def ascend(config: PricedConfig, problem: Problem, state: PricedState, quantitie
     cost = quantities.measured["cost"]
     spread = quantities.measured["cost_deviation"], quantities.measured["cost_error"]
     units = state.units.observe(quantities.estimates.advantage, cost, spread)
-    multiplier = steering.relative(
-        config.rule, state.multiplier, cost, quantities.limit, config.dual_step, units, problem.limit
-    )
+    limit, step = quantities.limit, config.dual_step
+    multiplier = steering.steer(config.rule, state.multiplier, cost, limit, step, units, problem.limit)
     return dataclasses.replace(state, multiplier=multiplier, units=units)
 
 

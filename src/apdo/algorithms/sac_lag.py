@@ -2,18 +2,15 @@
 
     sample a batch with π_k, add it to the buffer
     b ← b + share · (C(π_k) - the critics' prediction for π_k - b)
-    as many iterations of `off_policy.sac` on the buffer as the batch has steps, times the update ratio;
-    in each iteration λ moves with the relative excess of  Q̂_C(s_0) + b  over d
+    as many iterations of `off_policy.sac` on the buffer as the batch has steps, times the update ratio; in each λ moves
+    with the relative excess of  Q̂_C(s_0) + b  over d, less so if batches measure C badly (`sac_online`)
 
 Off-policy critics respond to a change of the actor at once, but their estimate of its cost is biased. Episodes measure
 the cost without bias, but late. A multiplier that waits for episodes oscillates: between two batches the actor can move
 from one side of the limit to the other. So the critics' cost moves the multipliers in every iteration, corrected by the
 episodes' costs (`multipliers corrected`). `critics` omits the correction. With `episodes` the multipliers move once a
-batch, by the batch's cost alone (`off_policy.sac_online`). The gains are always pure numbers: λ is in units of the
-ratio of the data's spreads.
-
+batch, by the batch's cost alone (`off_policy.sac_online`). Gains are pure numbers: λ is in units of the data's spreads.
 The first policy is nearly uniform, and nothing is learned during the first `warm_up` samples: their actions are random.
-Every batch is drawn by the policy in the state.
 """
 
 import dataclasses
@@ -74,7 +71,7 @@ class State(eqx.Module):
     unseen: Float[Array, " M"]
     """b, by how much the critics underestimate the actor's costs."""
     noise: Float[Array, " M"]
-    """The mean of `relative_units.noise` over the batches that had a cost."""
+    """The mean ν² of `sac_online`."""
     dial: dial.Dial | None
     statistics: Statistics | None
 
@@ -123,35 +120,21 @@ def step(
     learner = sac.prepare(settings, problem, learner, buffer)
     metrics = sac_online.measure(settings, problem, learner, buffer)
     measured = on_policy.measure(problem, batch)
+    cost, error = measured["cost"], measured["cost_error"]
     warm = buffer.inserted >= config.warm_up
-    largest = jnp.maximum(state.largest, jnp.abs(measured["cost"]))
-    turned, limit = dial.enforce(config, state.dial, measured["cost"], measured["cost_error"], problem.limit)
+    largest = jnp.maximum(state.largest, jnp.abs(cost))
+    turned, limit = dial.enforce(config, state.dial, cost, error, problem.limit)
     if config.multipliers == "episodes" and config.dual_step:
-        spread = measured["cost_deviation"], measured["cost_error"]
-        excess = relative_units.excess(measured["cost"], limit, largest, *spread)
+        excess = relative_units.excess(cost, limit, largest, measured["cost_deviation"], error)
         moved = sac_online.steer(config.rule, learner.multiplier, excess, config.dual_step, warm)
         learner = dataclasses.replace(learner, multiplier=moved)
     # Critics know nothing before their first iteration. A limit below the given one acts like an underestimated cost.
-    known = config.correction * (learner.iteration > 0)
-    unseen = state.unseen + known * (measured["cost"] - learner.path.latest_cost - state.unseen)
-    noise = _remembered(state.noise, problem, measured, share=jnp.maximum(problem.batch / buffer.inserted, _SHARE))
-    certainty = relative_units.certainty(noise)
+    share = config.correction * (learner.iteration > 0)
+    unseen = state.unseen + share * (cost - learner.path.latest_cost - state.unseen)
+    noise = sac_online.mean_noise(state.noise, cost, problem.limit, error, buffer.inserted // problem.batch)
+    q = sac_online.certainty(noise)
     missed = problem.limit - limit + (unseen if config.multipliers == "corrected" else 0.0)
-    learner = sac_online.learn(settings, problem, learner, buffer, config.updates, warm, statistics, missed, certainty)
-    metrics |= measured | {"critic_cost": learner.path.latest_cost, "critic_error": unseen, "certainty": certainty}
+    learner = sac_online.learn(settings, problem, learner, buffer, config.updates, warm, statistics, missed, q)
+    metrics |= measured | {"critic_cost": learner.path.latest_cost, "critic_error": unseen, "certainty": q}
     metrics |= dial.measure(turned, limit)
     return State(learner, buffer, largest, unseen, noise, turned, statistics), metrics
-
-
-_SHARE = 0.1
-"""The least weight of a new batch in the mean noise of its cost."""
-
-
-def _remembered(
-    before: Float[Array, " M"], problem: Problem, measured: dict[str, Array], share: Float[Array, ""]
-) -> Float[Array, " M"]:
-    """The mean noise after a batch. A batch without any cost says nothing of the noise."""
-    cost, error = measured["cost"], measured["cost_error"]
-    latest = relative_units.noise(cost, problem.limit, error)
-    mean = jnp.where(before > 0.0, before + share * (latest - before), latest)
-    return jnp.where((cost == 0.0) & (error == 0.0), before, mean)

@@ -6,7 +6,7 @@ time, budgets) bypass the convolutions.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import TypeAlias
@@ -29,6 +29,12 @@ _LEAST_NATURE = 36
 _LEAST_PLACES = 3
 """The least height and width of a convolution's output, so that it still tells where in the image something is."""
 
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "normalised-relu": lambda x: jax.nn.relu(jax.nn.standardize(x, axis=-1)),
+    "tanh": jnp.tanh,
+}
+
 
 class MLP(eqx.Module):
     """Affine layers with `activation` between them, by default tanh, and a linear output.
@@ -36,8 +42,6 @@ class MLP(eqx.Module):
     `normalised-relu` is layer normalisation (Ba et al. 2016) without parameters, followed by ReLU. A layer's output
     then has the same size even for inputs that are far from the training data, so the network does not extrapolate to
     large values.
-
-    In a stack of networks each may have an activation of its own.
     """
 
     weights: tuple[Float[Array, "..."], ...]
@@ -54,36 +58,13 @@ class MLP(eqx.Module):
     def between(self, x: Float[Array, "*batch J"]) -> Float[Array, "*batch J"]:
         """The activation between two layers."""
         if isinstance(self.activation, str):
-            return _activated(self.activation, x)
-        found = _activated(self.activation[0], x)
-        for name in dict.fromkeys(self.activation[1:]):
-            own = jnp.asarray([each == name for each in self.activation])
-            found = jnp.where(own.reshape(-1, *[1] * (x.ndim - 1)), _activated(name, x), found)
-        return found
+            return _ACTIVATIONS[self.activation](x)
+        return jnp.stack([_ACTIVATIONS[name](x[k]) for k, name in enumerate(self.activation)])
 
-    def part(self, start: int, stop: int | None = None) -> "MLP":
-        """Some networks of a stack."""
-        found = jax.tree.map(lambda leaf: leaf[start:stop], self)
-        if isinstance(self.activation, str):
-            return found
-        return dataclasses.replace(found, activation=self.activation[start:stop])
-
-    def single(self, k: int) -> "MLP":
-        """One network of a stack."""
-        found = jax.tree.map(lambda leaf: leaf[k], self)
-        if isinstance(self.activation, str):
-            return found
-        return dataclasses.replace(found, activation=self.activation[k])
-
-
-def _activated(name: str, x: Float[Array, "*batch J"]) -> Float[Array, "*batch J"]:
-    match name:
-        case "relu":
-            return jax.nn.relu(x)
-        case "normalised-relu":
-            return jax.nn.relu(jax.nn.standardize(x, axis=-1))
-        case _:
-            return jnp.tanh(x)
+    def part(self, which: slice | int) -> "MLP":
+        """Some networks of a stack, or one."""
+        kind = self.activation if isinstance(self.activation, str) else self.activation[which]
+        return dataclasses.replace(jax.tree.map(lambda leaf: leaf[which], self), activation=kind)
 
 
 def bounded(output: Float[Array, "*batch J"], bound: float) -> Float[Array, "*batch J"]:
@@ -291,7 +272,7 @@ def one_by_one(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:
         return _columns(hidden, network.weights[-1]) + network.biases[-1][None]
 
     count = networks.biases[0].shape[0]
-    return jnp.stack([one(networks.single(k)) for k in range(count)])
+    return jnp.stack([one(networks.part(k)) for k in range(count)])
 
 
 def all_at_once(networks: MLP, x: Float[Array, "B I"]) -> Float[Array, "K B J"]:

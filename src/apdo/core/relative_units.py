@@ -30,8 +30,6 @@ _DEVIATIONS = 2.0
 """An excess of 1 is this many standard deviations of an episode's cost."""
 _ERRORS = 2.0
 """An excess of 1 is at least this many standard errors of a batch's mean cost."""
-_ENOUGH = 6.0
-"""A batch measures a cost well enough if the cost, or the limit, is this many standard errors."""
 _MEMORY = 0.1
 """The least weight of a new batch in the average."""
 _MOST_CHANGE = 4.0
@@ -123,11 +121,7 @@ class Relative(eqx.Module):
     def excess(
         self, cost: Float[Array, " M"], limit: Float[Array, " M"], given: Float[Array, " M"] | None = None
     ) -> Float[Array, " M"]:
-        """e, how far a cost is above the limit that is enforced, within ±1.
-
-        `given` is the problem's own limit, if it is another one. If it is below 0, the cost can be negative. The safety
-        dial may enforce such a limit for any cost.
-        """
+        """e, how far a cost is above the limit, within ±1. The `given` limit, if another is enforced, says its sign."""
         signed = (self.lowest < 0.0) | ((limit if given is None else given) < 0.0)
         return excess(cost, limit, self.largest, self.deviation, self.error, signed)
 
@@ -161,21 +155,6 @@ def excess(
     if error is not None:
         size = jnp.maximum(size, _ERRORS * error)
     return jnp.clip((cost - limit) / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0)
-
-
-def noise(cost: Float[Array, " M"], limit: Float[Array, " M"], error: Float[Array, " M"]) -> Float[Array, " M"]:
-    """The square of a batch's standard error, relative to the cost or the limit, whichever is larger."""
-    size = jnp.maximum(jnp.abs(limit), jnp.abs(cost))
-    return jnp.where(size > 0.0, jnp.square(error / jnp.where(size > 0.0, size, 1.0)), 0.0)
-
-
-def certainty(noise: Float[Array, " M"]) -> Float[Array, " M"]:
-    """How well batches with this mean `noise` measure a cost: 1 if the relative error is at most a sixth.
-
-    With a larger error it is lower in proportion. Its square is the number of a batch's episodes, relative to the
-    number that would suffice.
-    """
-    return 1.0 / jnp.maximum(_ENOUGH * jnp.sqrt(noise), 1.0)
 
 
 def scale(

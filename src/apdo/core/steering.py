@@ -23,21 +23,8 @@ def steer(
     if units is None:
         moved = dual.update(rule, multiplier, cost - limit, step)
     else:
-        moved = relative(rule, multiplier, cost, limit, step, units, given)
+        excess, unit = units.excess(cost, limit, given), units.unit(multiplier.integral)
+        moved = dual.update(rule, multiplier, excess, step, unit, units.price())
     # The step may be an argument of the compiled program, and 0 for some of the runs that share the program.
     held = step == 0.0
     return jax.tree.map(lambda old, new: jnp.where(held, old, new), multiplier, moved)
-
-
-def relative(
-    rule: dual.Config,
-    multiplier: dual.Multiplier,
-    cost: Float[Array, " M"],
-    limit: Float[Array, " M"],
-    step: float | Float[Array, ""],
-    units: relative_units.Relative,
-    given: Float[Array, " M"],
-) -> dual.Multiplier:
-    """λ after a batch with this cost, with gains that are pure numbers."""
-    unit = units.unit(multiplier.integral)
-    return dual.update(rule, multiplier, units.excess(cost, limit, given), step, unit, units.price())

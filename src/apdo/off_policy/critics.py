@@ -33,11 +33,11 @@ class Critics(eqx.Module):
 
     def first(self, count: int) -> "Critics":
         """The first `count` critics."""
-        return dataclasses.replace(self, stack=self.stack.part(0, count))
+        return dataclasses.replace(self, stack=self.stack.part(slice(count)))
 
     def rest(self, count: int) -> "Critics":
         """All critics but the first `count`."""
-        return dataclasses.replace(self, stack=self.stack.part(count))
+        return dataclasses.replace(self, stack=self.stack.part(slice(count, None)))
 
     def _timed(self, s: Float[Array, "B O"], step: Int[Array, " B"]) -> Float[Array, "B I"]:
         return s if self.horizon is None else jnp.concatenate([s, (step / self.horizon)[:, None]], axis=-1)

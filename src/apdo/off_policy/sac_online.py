@@ -6,6 +6,10 @@ of C(π_k) and u = max(I, 1),
     I ← [I + β u e]⁺,  λ = [I + K_P u e]⁺
 
 In the learner's units a multiplier has a natural size of 1: λ is in units of the ratio of the data's spreads.
+
+**Certainty.** Multipliers and actor go as fast as batches measure the costs, q = min(1, 1/(6 ν)). ν is a batch's
+standard error relative to max(|d|, |C|), and ν² is averaged over the batches; one without any cost says nothing of it.
+If q < 1, q² is the number of a batch's episodes, relative to the number that would suffice.
 """
 
 import jax
@@ -40,6 +44,10 @@ _PACE = 0.3
 """The speed of the multipliers, relative to the speed at which critics converge."""
 _LONGEST = 100
 """The most steps over which a value is propagated: the effective horizon of the usual discount."""
+_ENOUGH = 6.0
+"""A batch measures a cost well enough if the cost, or the limit, is this many standard errors."""
+_SHARE = 0.1
+"""The least weight of a new batch in the mean of ν²."""
 
 
 def suited(asked: Asked) -> dict[str, float]:
@@ -89,3 +97,27 @@ def steer(
     unit = jnp.maximum(multiplier.integral, 1.0)
     after = dual.update(rule, multiplier, excess, step, unit)
     return jax.tree.map(lambda new, old: jnp.where(warm, new, old), after, multiplier)
+
+
+def noise(cost: Float[Array, " M"], limit: Float[Array, " M"], error: Float[Array, " M"]) -> Float[Array, " M"]:
+    """ν² of a batch with these costs and standard errors."""
+    size = jnp.maximum(jnp.abs(limit), jnp.abs(cost))
+    return jnp.where(size > 0.0, jnp.square(error / jnp.where(size > 0.0, size, 1.0)), 0.0)
+
+
+def mean_noise(
+    before: Float[Array, " M"],
+    cost: Float[Array, " M"],
+    limit: Float[Array, " M"],
+    error: Float[Array, " M"],
+    batches: Array,
+) -> Float[Array, " M"]:
+    """The mean ν² after a batch, of so many `batches` in all. The first one with a cost counts whole."""
+    latest, share = noise(cost, limit, error), jnp.maximum(1.0 / batches, _SHARE)
+    mean = jnp.where(before > 0.0, before + share * (latest - before), latest)
+    return jnp.where((cost == 0.0) & (error == 0.0), before, mean)
+
+
+def certainty(noise: Float[Array, " M"]) -> Float[Array, " M"]:
+    """q, for a mean ν²."""
+    return 1.0 / jnp.maximum(_ENOUGH * jnp.sqrt(noise), 1.0)
