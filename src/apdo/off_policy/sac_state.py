@@ -18,6 +18,7 @@ from apdo.options import OURS, one_of, option
 from apdo.problem import Problem
 
 SAC = "the SAC paper"
+_KINDS = one_of("relu", "normalised-relu", "tanh")
 TWINS = 2
 """The number of critics of the reward. The lower value counts."""
 
@@ -33,14 +34,9 @@ class Learner:
         "tanh",
         "activation of the hidden layers of the reward's critics; normalised-relu is layer normalisation, then ReLU",
         OURS,
-        choices=one_of("relu", "normalised-relu", "tanh"),
+        choices=_KINDS,
     )
-    cost_activation: str = option(
-        "tanh",
-        "the same for the critics of costs",
-        OURS,
-        choices=one_of("relu", "normalised-relu", "tanh"),
-    )
+    cost_activation: str = option("tanh", "the same for the critics of costs", OURS, choices=_KINDS)
     critic_rate: float = option(2e-3, "Adam's learning rate for the critics", OURS, above=0.0)
     actor_rate: float = option(6e-4, "Adam's learning rate for the actor", OURS, above=0.0)
     temperature_rate: float = option(1e-3, "Adam's learning rate for log α", OURS, above=0.0)
@@ -146,15 +142,9 @@ def start(config: Learner, problem: Problem, key: PRNGKeyArray, caution: Float[A
     """Random critics, target networks equal to them, and an actor that is nearly uniform."""
     critic_key, actor_key, run_key = random.split(key, 3)
     count = TWINS + config.costs * problem.constraints
-    activations = (config.critic_activation,) * TWINS + (config.cost_activation,) * (count - TWINS)
-    judges = critics.init(
-        critic_key,
-        problem,
-        count,
-        config.critic_hidden,
-        clock=config.clock,
-        activation=activations if len(set(activations)) > 1 else config.critic_activation,
-    )
+    kinds = (config.critic_activation,) * TWINS + (config.cost_activation,) * (count - TWINS)
+    kind = kinds if len(set(kinds)) > 1 else kinds[0]
+    judges = critics.init(critic_key, problem, count, config.critic_hidden, clock=config.clock, activation=kind)
     outputs = problem.action_size if problem.discrete_actions else 2 * problem.action_size
     actor = networks.mlp(
         actor_key, problem.observation_size, config.actor_hidden, outputs, _FIRST, activation=config.activation
