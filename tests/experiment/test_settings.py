@@ -199,6 +199,17 @@ def test_explicit_epochs_win_over_samples_and_samples_over_the_epochs_of_a_prese
     assert settings.make_experiment("apdo", "point-gather", {"epochs": 7}, "fast").settings.epochs == 7
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "name", "kind"),
+    [("sac-lag", "learner", "normalised-relu"), ("apdo", "off_policy.learner", "relu")],
+)
+def test_a_run_from_before_cost_critics_had_an_activation_of_their_own_keeps_that_of_the_rewards(algorithm, name, kind):
+    described = settings.make_experiment(algorithm, "point-gather", {}).describe()
+    assert described["algorithm_config"].pop(f"{name}.cost_activation") == "relu"
+    found = settings.Experiment.restore(described).describe()["algorithm_config"]
+    assert found[f"{name}.cost_activation"] == found[f"{name}.critic_activation"] == kind
+
+
 def test_what_was_resolved_is_described_and_restored_as_it_is():
     experiment = settings.make_experiment("pdo", "point-gather", {"epochs": 10**9, "batch": 15_000})
     assert settings.Experiment.restore(experiment.describe()) == experiment

@@ -141,7 +141,7 @@ class Experiment:
             algorithm=algorithm,
             environment=environment,
             settings=options.override(Settings(), settings),
-            algorithm_config=options.override(algorithms.find(algorithm).Config(), algorithm_config),
+            algorithm_config=options.override(algorithms.find(algorithm).Config(), _completed(algorithm_config)),
             environment_config=played,
             note=note,
         )
@@ -207,6 +207,15 @@ class Experiment:
     def shape(self) -> tuple[int, int]:
         """(T, N): steps of each environment in an epoch, a multiple of the horizon, and environments side by side."""
         return shape(self.settings, self.environment_config)
+
+
+def _completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's options, with those that its version did not have yet as it had them.
+
+    Critics of costs used to have the activation of the reward's.
+    """
+    one, other = "critic_activation", "cost_activation"
+    return {name.replace(one, other): value for name, value in config.items() if name.endswith(one)} | dict(config)
 
 
 def _image(task: Any) -> tuple[int, int, int] | None:  # noqa: ANN401
