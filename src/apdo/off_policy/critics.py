@@ -52,8 +52,7 @@ def init(
     clock: bool,
     activation: str | tuple[str, ...] = "tanh",
 ) -> Critics:
-    """New critics, with one activation or one for each. With a `clock` they see the time, if the rest of an episode
-    depends on it."""
+    """New critics. With a `clock` they see the time, if the rest of an episode depends on it."""
     o, a = problem.observation_size, problem.action_size
     inputs, outputs = (o, a) if problem.discrete_actions else (o + a, 1)
     clock = clock and objective.sees_time(objective.stationary(problem))

@@ -99,7 +99,9 @@ def steer(
     return jax.tree.map(lambda new, old: jnp.where(warm, new, old), after, multiplier)
 
 
-def noise(cost: Float[Array, " M"], limit: Float[Array, " M"], error: Float[Array, " M"]) -> Float[Array, " M"]:
+def noise_of_batch(
+    cost: Float[Array, " M"], limit: Float[Array, " M"], error: Float[Array, " M"]
+) -> Float[Array, " M"]:
     """ν² of a batch with these costs and standard errors."""
     size = jnp.maximum(jnp.abs(limit), jnp.abs(cost))
     return jnp.where(size > 0.0, jnp.square(error / jnp.where(size > 0.0, size, 1.0)), 0.0)
@@ -113,7 +115,7 @@ def mean_noise(
     batches: Array,
 ) -> Float[Array, " M"]:
     """The mean ν² after a batch, of so many `batches` in all. The first one with a cost counts whole."""
-    latest, share = noise(cost, limit, error), jnp.maximum(1.0 / batches, _SHARE)
+    latest, share = noise_of_batch(cost, limit, error), jnp.maximum(1.0 / batches, _SHARE)
     mean = jnp.where(before > 0.0, before + share * (latest - before), latest)
     return jnp.where((cost == 0.0) & (error == 0.0), before, mean)
 
